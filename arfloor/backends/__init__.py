@@ -1,0 +1,1 @@
+"""Implementations of all-reduce, one file each, behind the `Backend` protocol of `arfloor.backends.base`."""

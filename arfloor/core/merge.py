@@ -1,0 +1,51 @@
+"""Several launches of one case become one result."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from arfloor.core.cases import BlockRecord, Check, Result, Samples
+from arfloor.core.statistics import latency
+
+# a case is as bad as its worst launch: `wrong` must never be averaged away
+_SEVERITY = ("wrong", "failed", "timeout", "ok", "unsupported", "skipped")
+
+
+def merge_results(records: Iterable[BlockRecord], samples: Iterable[Samples]) -> tuple[Result, ...]:
+    """One result per case: the worst launch's status, and the latency over all launches' samples.
+
+    A later record of the same block and launch replaces an earlier one. Where the samples are
+    missing (a published run), the latency of the record stands.
+    """
+    latest = {(r.block.id, r.launch): r for r in records}
+    by_case: dict[str, list[Result]] = defaultdict(list)
+    for record in latest.values():
+        for result in record.results:
+            by_case[result.case.id].append(result)
+    timed: dict[str, list[Samples]] = defaultdict(list)
+    for s in samples:
+        timed[s.case_id].append(s)
+    return tuple(_merge_one(results, timed.get(case_id, [])) for case_id, results in by_case.items())
+
+
+def _merge_one(results: list[Result], samples: list[Samples]) -> Result:
+    worst = min(results, key=lambda r: _SEVERITY.index(r.status))
+    if worst.status != "ok":
+        return replace(worst, latency=None, check=_worst_check(results))
+    marks = tuple(sorted({m for r in results for m in r.marks}))
+    estimate = latency(samples) or worst.latency
+    return replace(worst, latency=estimate, check=_worst_check(results), marks=marks)
+
+
+def _worst_check(results: list[Result]) -> Check | None:
+    checks = [r.check for r in results if r.check is not None]
+    if not checks:
+        return None
+    worst = max(checks, key=lambda c: (c.wrong, c.max_error))
+    return replace(
+        worst,
+        wrong=sum(c.wrong for c in checks),
+        bitwise_equal=all(c.bitwise_equal for c in checks),
+    )

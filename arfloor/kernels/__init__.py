@@ -1,0 +1,1 @@
+"""CUDA sources of our own protocols, one `.cu` a protocol; the rest is chosen by -D macros."""

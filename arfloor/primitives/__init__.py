@@ -1,0 +1,1 @@
+"""Link probes: what the wires beneath an all-reduce can do."""

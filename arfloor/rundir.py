@@ -1,0 +1,197 @@
+"""The run directory: plain text that survives being killed, and that later versions can read.
+
+    manifest.json         what the run is (`Manifest`)
+    results.jsonl         one `BlockRecord` a line: all results of one block in one launch
+    samples-rank*.jsonl   one `Samples` a line
+    primitives.jsonl      one `Primitive` a line
+    events.jsonl          what happened when, for people
+    report.*              derived, may be deleted
+
+Lines are appended and flushed a block at a time. A torn last line is dropped when read; a block
+counts once its line in results.jsonl is complete, so a killed run loses at most the block in flight.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from arfloor.core.cases import (
+    SCHEMA_VERSION,
+    BlockRecord,
+    Manifest,
+    Primitive,
+    Result,
+    Samples,
+)
+from arfloor.core.merge import merge_results
+
+T = TypeVar("T")
+
+
+class RunDirError(Exception):
+    """A run directory that cannot be read; the message says what was expected, found, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run directory in memory. `results` holds one merged result per case, `warnings` what was dropped."""
+
+    path: Path
+    manifest: Manifest
+    records: tuple[BlockRecord, ...]
+    results: tuple[Result, ...]
+    samples: tuple[Samples, ...]
+    primitives: tuple[Primitive, ...]
+    warnings: tuple[str, ...] = ()
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def adapter(record_type: type[T]) -> TypeAdapter[T]:
+    """The validator of one record type (built once: building is slow)."""
+    if record_type not in _ADAPTERS:
+        _ADAPTERS[record_type] = TypeAdapter(record_type)
+    return _ADAPTERS[record_type]
+
+
+def to_json(record: Any) -> str:
+    """One record as one line of JSON. Raises ValueError on a value that JSON cannot hold (NaN)."""
+    return adapter(type(record)).dump_json(record).decode()
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run directory. Raises RunDirError when it is none, is newer, or its manifest is damaged."""
+    root = Path(path)
+    manifest = _read_manifest(root)
+    warnings: list[str] = []
+    records = _read_lines(root / "results.jsonl", BlockRecord, warnings)
+    samples = [
+        s for file in sorted(root.glob("samples-rank*.jsonl")) for s in _read_lines(file, Samples, warnings)
+    ]
+    complete = {(c, r.launch) for r in records for c in r.block.case_ids}
+    kept = tuple(s for s in samples if (s.case_id, s.launch) in complete)
+    primitives = _read_lines(root / "primitives.jsonl", Primitive, warnings)
+    return Run(
+        path=root,
+        manifest=manifest,
+        records=tuple(records),
+        results=merge_results(records, kept),
+        samples=kept,
+        primitives=tuple(primitives),
+        warnings=tuple(warnings),
+    )
+
+
+def _read_manifest(root: Path) -> Manifest:
+    file = root / "manifest.json"
+    if not file.is_file():
+        raise RunDirError(
+            f"{root}: expected a run directory with manifest.json, found none; "
+            "give a folder that `torchrun -m arfloor.sweep` wrote"
+        )
+    try:
+        text = file.read_text()
+        data = json.loads(text)
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if isinstance(schema, int) and schema > SCHEMA_VERSION:
+            raise RunDirError(
+                f"{file}: schema {schema} is newer than this arfloor reads ({SCHEMA_VERSION}); "
+                "upgrade arfloor"
+            )
+        manifest: Manifest = adapter(Manifest).validate_json(text)
+        return manifest
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunDirError(f"{file}: not valid JSON ({error}); the run directory is damaged") from error
+    except ValidationError as error:
+        raise RunDirError(f"{file}: not an arfloor manifest: {_first_error(error)}") from error
+
+
+def _read_lines(file: Path, record_type: type[T], warnings: list[str]) -> list[T]:
+    if not file.is_file():
+        return []
+    lines = file.read_bytes().split(b"\n")
+    records: list[T] = []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            records.append(adapter(record_type).validate_json(line))
+        except ValidationError as error:
+            torn = number == len(lines)  # no newline after it: the writer was killed mid-line
+            what = "torn last line dropped" if torn else f"line {number} dropped: {_first_error(error)}"
+            warnings.append(f"{file.name}: {what}")
+    return records
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "document"
+    return f"{where}: {first['msg']}"
+
+
+class Writer:
+    """Appends to a run directory. Each rank writes its own samples; rank 0 writes everything else."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.root = Path(path)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def manifest(self, manifest: Manifest) -> None:
+        """Write manifest.json atomically: a reader sees the old one or the new one."""
+        temporary = self.root / "manifest.json.tmp"
+        text = json.dumps(json.loads(to_json(manifest)), indent=1)
+        temporary.write_text(text + "\n")
+        temporary.replace(self.root / "manifest.json")
+
+    def samples(self, rank: int, samples: Iterable[Samples]) -> None:
+        """Append one rank's samples of a block; call before `block`, so that a complete block has them."""
+        self._append(f"samples-rank{rank}.jsonl", samples)
+
+    def block(self, record: BlockRecord) -> None:
+        """Append a block's record: from here on the block counts as done."""
+        self._append("results.jsonl", [record])
+
+    def primitives(self, primitives: Sequence[Primitive]) -> None:
+        """Append link probes."""
+        self._append("primitives.jsonl", primitives)
+
+    def event(self, **fields: Any) -> None:
+        """Append one line to events.jsonl, for people."""
+        self._write("events.jsonl", json.dumps(fields, default=str) + "\n")
+
+    def _append(self, name: str, records: Iterable[Any]) -> None:
+        text = "".join(to_json(record) + "\n" for record in records)
+        if text:
+            self._write(name, text)
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.root / name
+        with file.open("a+b") as stream:
+            if stream.tell() and not _ends_with_newline(stream):
+                stream.write(b"\n")  # closes a line torn by a kill, so that it spoils only itself
+            stream.write(text.encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _ends_with_newline(stream: Any) -> bool:
+    stream.seek(-1, os.SEEK_END)
+    return bool(stream.read(1) == b"\n")
+
+
+def blocks_done(run: Run) -> frozenset[tuple[str, int]]:
+    """(block id, launch) pairs that need no measuring when the run is resumed."""
+    return frozenset((r.block.id, r.launch) for r in run.records)
+
+
+def with_results(run: Run, results: Sequence[Result]) -> Run:
+    """The same run with other results (after a later check demoted some)."""
+    return replace(run, results=tuple(results))

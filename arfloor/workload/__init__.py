@@ -1,0 +1,1 @@
+"""The synthetic tensor-parallel decode step."""
