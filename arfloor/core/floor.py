@@ -1,0 +1,250 @@
+"""The floor: what the wires allow, from measured primitives alone.
+
+    bound(S)      = L_min + max( 2 (n-1)/n S / b_max , S / capacity of each cut that separates ranks )
+    attainable(S) = t0 + min over schedules [ rounds * L + max over edges of ( bytes on e / rate of e ) ]
+                    + the additions, where the ranks are CPU processes
+
+`bound` is what no software can beat: the best rate of any engine, size and pattern, the least
+latency, each at the optimistic end of its interval. That a rank must move 2 (n-1)/n S is the
+result of Patarasuk and Yuan (J. Parallel Distrib. Comput. 69, 2009). `attainable` is the best
+schedule of `arfloor.core.schedules` at the rates measured for its own traffic pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from arfloor.core.cases import DType, Estimate, Mode, Origin, Path, Primitive, Result, record
+from arfloor.core.intervals import exact, largest, scaled, smallest, total, transfer_us
+from arfloor.core.rates import RateTable, usable
+from arfloor.core.schedules import Schedule, schedules
+
+
+@record
+class Term:
+    """One part of a bound or of an attainable time, and the probe it comes from."""
+
+    name: str
+    us: Estimate
+    source: str
+
+
+@record
+class Terms:
+    """The parts that add up to `bound` and to `attainable`. Names: launch, latency, wire, additions."""
+
+    bound: tuple[Term, ...]
+    attainable: tuple[Term, ...]
+
+
+@record
+class Cut:
+    """A cut that separates ranks: at least S bytes must cross it each way, at `gbps` in all."""
+
+    name: str
+    gbps: Estimate
+
+
+@record
+class Floor:
+    """The floor of one world, path, size, dtype and mode.
+
+    bound.value is its optimistic end (bound.lo); bound.hi uses the middles of the same probes.
+    `considered` holds every schedule's time. `slow_probe` names the probe that a faster correct
+    result proved slow (`raise_attainable`). `origin` is the least certain of the primitives used.
+    """
+
+    path: Path
+    world: int
+    nbytes: int
+    dtype: DType
+    mode: Mode
+    bound: Estimate
+    attainable: Estimate
+    algorithm: str
+    terms: Terms
+    considered: tuple[tuple[str, Estimate], ...] = ()
+    origin: Origin = "measured"
+    slow_probe: str | None = None
+
+
+_CERTAINTY: tuple[Origin, ...] = ("measured", "published", "predicted", "assumed")
+
+
+def floor(
+    primitives: Iterable[Primitive],
+    *,
+    path: Path,
+    world: int,
+    nbytes: int,
+    dtype: DType,
+    mode: Mode,
+    devices: Sequence[str] | None = None,
+    cuts: Sequence[Cut] = (),
+) -> Floor | None:
+    """The floor of an all-reduce of `nbytes` a rank, or None when latency or rate was not probed.
+
+    `devices` restricts the probes to those ranks' devices (and the host). CPU launchers (gloo, MPI)
+    are told apart by `Primitive.source`: attainable is the best one's, bound takes the best of each
+    probe. In mode `isolated` no launch is part of the latency, so t0 is 0. Raises ValueError for
+    fewer than two ranks or a size below one byte.
+    """
+    if nbytes < 1:
+        raise ValueError(f"floor: expected nbytes >= 1, found {nbytes}")
+    probes = usable(primitives, path=path, devices=devices)
+    groups = (RateTable.of(group, path=path, world=world) for group in _launchers(probes, path))
+    tables = [table for table in groups if table is not None]
+    if not tables:
+        return None
+    bound, bound_terms = _bound(probes, world, nbytes, cuts)
+    t0 = _launch(probes, mode)
+    best: tuple[Estimate, str, tuple[Term, ...]] | None = None
+    considered: dict[str, Estimate] = {}
+    for table in tables:
+        for schedule in schedules(path, world, nbytes):
+            terms = _terms(table, schedule, t0, nbytes, cuts)
+            time = total(t.us for t in terms)
+            if schedule.name not in considered or time.value < considered[schedule.name].value:
+                considered[schedule.name] = time
+            if best is None or time.value < best[0].value:
+                best = (time, schedule.name, terms)
+    assert best is not None
+    attainable = replace(smallest(considered.values()), n=best[0].n)
+    return Floor(
+        path=path,
+        world=world,
+        nbytes=nbytes,
+        dtype=dtype,
+        mode=mode,
+        bound=bound,
+        attainable=attainable,
+        algorithm=best[1],
+        terms=Terms(bound=bound_terms, attainable=best[2]),
+        considered=tuple(considered.items()),
+        origin=max((p.origin for p in probes), key=_CERTAINTY.index),
+    )
+
+
+def _launchers(probes: Sequence[Primitive], path: Path) -> list[list[Primitive]]:
+    """One group of probes a launcher on CPU (additions belong to all), one group in all elsewhere."""
+    if path != "cpu":
+        return [list(probes)]
+    links = sorted({(p.source, p.link) for p in probes if p.kind in ("pingpong", "stream")})
+    additions = [p for p in probes if p.kind == "reduce"]
+    return [
+        [p for p in probes if p.kind != "reduce" and (p.source, p.link) == link] + additions for link in links
+    ]
+
+
+def _bound(
+    probes: Sequence[Primitive], world: int, nbytes: int, cuts: Sequence[Cut]
+) -> tuple[Estimate, tuple[Term, ...]]:
+    ping = min((p for p in probes if p.kind == "pingpong"), key=lambda p: _of(p).lo)
+    # additions read their operand: ranks that share memory may reduce it in place of copying it
+    stream = max((p for p in probes if p.kind in ("stream", "reduce")), key=lambda p: _of(p).hi)
+    latency, rate = _of(ping), _of(stream)
+    wires = [(_optimistic(transfer_us(2 * (world - 1) / world * nbytes, rate)), _name(stream))]
+    wires += [(_optimistic(transfer_us(nbytes, c.gbps)), f"cut {c.name}") for c in cuts]
+    wire, source = max(wires, key=lambda w: w[0].value)
+    terms = (
+        Term(name="latency", us=_optimistic(latency), source=_name(ping)),
+        Term(name="wire", us=replace(wire, hi=max(w.hi for w, _ in wires)), source=source),
+    )
+    return total(t.us for t in terms), terms
+
+
+def _optimistic(e: Estimate) -> Estimate:
+    return Estimate(value=e.lo, lo=e.lo, hi=e.value, n=e.n, unit=e.unit)
+
+
+def _launch(probes: Sequence[Primitive], mode: Mode) -> Term:
+    nodes = [p for p in probes if p.kind == "launch"]
+    if mode == "isolated" or not nodes:
+        why = "no launch in this mode" if nodes else "CPU ranks launch nothing"
+        return Term(name="launch", us=exact(0.0), source=why)
+    node = min(nodes, key=lambda p: _of(p).value)
+    return Term(name="launch", us=_of(node), source=_name(node))
+
+
+def _terms(
+    table: RateTable, schedule: Schedule, t0: Term, nbytes: int, cuts: Sequence[Cut]
+) -> tuple[Term, ...]:
+    latency, ping = table.latency
+    out, out_source = table.edge_us("out", schedule.out_bytes, schedule.traffic)
+    into, in_source = table.edge_us("in", schedule.in_bytes, schedule.traffic)
+    crossing = [transfer_us(nbytes, c.gbps) for c in cuts]
+    wire = largest([out, into, *crossing])
+    source = out_source if out.value >= into.value else in_source
+    if wire.value > max(out.value, into.value):
+        source = "cut " + max(cuts, key=lambda c: -c.gbps.value).name
+    terms = [
+        t0,
+        Term(name="latency", us=scaled(latency, schedule.rounds), source=f"{schedule.rounds} x {ping}"),
+        Term(name="wire", us=wire, source=source),
+    ]
+    additions = table.additions_us(schedule.added_bytes)
+    if additions is not None:
+        terms.append(Term(name="additions", us=additions[0], source=additions[1]))
+    return tuple(terms)
+
+
+def _of(p: Primitive) -> Estimate:
+    assert p.estimate is not None  # `usable` kept only probes that have one
+    return p.estimate
+
+
+def _name(p: Primitive) -> str:
+    return RateTable.name(p)
+
+
+def check_bound(result: Result, floor: Floor) -> Result:
+    """The result, or, when it is correct but faster than the bound, a failed one (`below_bound`).
+
+    Nothing can beat the bound, so such a result proves its own timing or the probes wrong.
+    """
+    if result.status != "ok" or result.latency is None or result.latency.value >= floor.bound.lo:
+        return result
+    probe = max(floor.terms.bound, key=lambda t: t.us.value)
+    detail = (
+        f"measured {result.latency.value:.3g} us, below the bound of {floor.bound.lo:.3g} us: "
+        f"the timing or a probe is wrong (largest term: {probe.name} {probe.us.value:.3g} us, {probe.source})"
+    )
+    return replace(result, status="failed", reason="below_bound", detail=detail, latency=None)
+
+
+def raise_attainable(floor: Floor, results: Iterable[Result]) -> Floor:
+    """The floor with attainable replaced by the fastest correct result when that beat it.
+
+    What was measured is attainable; the largest term of the old estimate names the probe that was
+    slow. Results of another world, path, size, dtype or mode are ignored, and so are those below the
+    bound (see `check_bound`).
+    """
+    rivals = [r for r in results if _comparable(r, floor)]
+    best = min(rivals, key=_latency, default=None)
+    if best is None or best.latency is None or best.latency.value >= floor.attainable.value:
+        return floor
+    slow = max(floor.terms.attainable, key=lambda t: t.us.value)
+    beaten = f"{best.case.label} took {best.latency.value:.3g} us where the probes gave"
+    return replace(
+        floor,
+        attainable=best.latency,
+        algorithm=best.case.label,
+        slow_probe=f"{beaten} {floor.attainable.value:.3g}: slow probe: {slow.source} ({slow.name})",
+    )
+
+
+def _latency(result: Result) -> float:
+    return result.latency.value if result.latency else float("inf")
+
+
+def _comparable(result: Result, floor: Floor) -> bool:
+    case = result.case
+    same = (case.world, case.path, case.nbytes, case.dtype, case.mode) == (
+        floor.world,
+        floor.path,
+        floor.nbytes,
+        floor.dtype,
+        floor.mode,
+    )
+    return result.status == "ok" and same and _latency(result) >= floor.bound.lo

@@ -1,0 +1,142 @@
+"""The floor on worked examples whose answers are known by hand."""
+
+import pytest
+
+from arfloor.core.cases import Case, Estimate, Primitive, Result
+from arfloor.core.floor import check_bound, floor, raise_attainable
+from arfloor.core.rates import curve_us
+
+
+def estimate(value, spread=0.0, unit="us"):
+    return Estimate(value=value, lo=value * (1 - spread), hi=value * (1 + spread), n=9, unit=unit)
+
+
+def probe(kind, value, **changes):
+    fields = {
+        "kind": kind,
+        "engine": "sm",
+        "access": "relaxed" if kind == "pingpong" else "write",
+        "src": "cuda:0",
+        "dst": "host",
+        "path": "host",
+        "link": "pcie",
+        "nbytes": 4 if kind == "pingpong" else 1 << 22,
+        "active": "one_way",
+        "estimate": estimate(value, unit="us" if kind in ("pingpong", "launch") else "GB/s"),
+    }
+    return Primitive(**(fields | changes))
+
+
+HOST = (
+    probe("launch", 1.3),
+    probe("pingpong", 1.3),
+    probe("pingpong", 2.1, access="acquire_release"),
+    probe("stream", 55.0, engine="ce"),
+    probe("stream", 54.0, access="read"),
+    probe("stream", 37.0, active="all"),
+    probe("stream", 37.0, access="read", active="all"),
+)
+
+
+def host_floor(primitives=HOST, nbytes=262144, world=2, **changes):
+    arguments = {"path": "host", "world": world, "nbytes": nbytes, "dtype": "bfloat16", "mode": "graph"}
+    return floor(primitives, **(arguments | changes))
+
+
+def test_two_gpus_through_host_memory_by_hand():
+    got = host_floor()
+    assert got.bound.value == pytest.approx(1.3 + 262144 / 55e3)
+    assert got.attainable.value == pytest.approx(1.3 + 1.3 + 262144 / 37e3)
+    assert got.algorithm == "one-shot"
+    assert [t.name for t in got.terms.attainable] == ["launch", "latency", "wire"]
+    assert sum(t.us.value for t in got.terms.attainable) == pytest.approx(got.attainable.value)
+
+
+def test_four_gen5_peers_match_the_published_wire_times():
+    # Four Gen5 x16 GPUs, 262,144 B: two-shot wire 7.0 us, one-shot 14.0 (at 56.2 GB/s a port)
+    peer = {"path": "peer", "dst": "cuda:1", "link": "nvswitch"}
+    probes = (probe("pingpong", 1e-9, **peer), probe("stream", 56.2, **peer, active="both_ways"))
+    got = floor(probes, path="peer", world=4, nbytes=262144, dtype="bfloat16", mode="isolated")
+    times = dict(got.considered)
+    assert times["two-shot"].value == pytest.approx(7.0, abs=0.01)
+    assert times["one-shot"].value == pytest.approx(14.0, abs=0.02)
+    assert got.bound.value == pytest.approx(7.0, abs=0.01)
+
+
+def test_small_messages_choose_one_shot_and_large_ones_two_shot():
+    small, large = host_floor(nbytes=1024, world=8), host_floor(nbytes=1 << 24, world=8)
+    assert (small.algorithm, large.algorithm) == ("one-shot", "two-shot")
+
+
+def test_isolated_mode_has_no_launch():
+    assert host_floor(mode="isolated").attainable.value == pytest.approx(1.3 + 262144 / 37e3)
+
+
+def cpu_probe(kind, value, source, **changes):
+    cpu = {"engine": "cpu", "access": "sendrecv", "src": "cpu:0", "dst": "cpu:1", "path": "cpu"}
+    return probe(kind, value, **(cpu | {"link": "shm", "source": source} | changes))
+
+
+def test_cpu_takes_the_best_launcher_whole_and_adds_the_additions():
+    probes = (
+        cpu_probe("pingpong", 30.0, "gloo", link="tcp"),
+        cpu_probe("stream", 4.0, "gloo", link="tcp", active="both_ways"),
+        cpu_probe("pingpong", 1.0, "mpi"),
+        cpu_probe("stream", 2.0, "mpi", active="both_ways"),
+        cpu_probe("reduce", 5.0, "numpy", access="read"),
+    )
+    arguments = {"path": "cpu", "world": 2, "dtype": "float32", "mode": "eager"}
+    small = floor(probes, nbytes=4000, **arguments)
+    assert small.attainable.value == pytest.approx(1.0 + 4000 / 2e3 + 4000 / 5e3)
+    large = floor(probes, nbytes=4_000_000, **arguments)
+    # two-shot adds half as much, one latency more
+    assert large.attainable.value == pytest.approx(60.0 + 1000 + 400)
+    assert large.bound.value == pytest.approx(1.0 + 800)  # ranks sharing memory may add in place
+
+
+def test_no_floor_without_latency_or_rate():
+    assert host_floor(HOST[:3]) is None
+    assert host_floor(HOST[3:]) is None
+    assert host_floor(()) is None
+    failed = tuple(p for p in HOST if p.kind != "pingpong")
+    failed += (probe("pingpong", 1.3, status="failed", estimate=None),)
+    assert host_floor(failed) is None
+
+
+def make_result(us, nbytes=262144, **changes):
+    case = Case(
+        backend="line",
+        path="host",
+        devices=("cuda:0", "cuda:1"),
+        numel=nbytes // 2,
+        dtype="bfloat16",
+        mode="graph",
+    )
+    return Result(**({"case": case, "status": "ok", "latency": estimate(us)} | changes))
+
+
+def test_a_result_below_its_bound_fails_loudly():
+    got = check_bound(make_result(5.0), host_floor())
+    assert (got.status, got.reason, got.latency) == ("failed", "below_bound", None)
+    assert "5 us" in got.detail
+    fine = make_result(6.5)
+    assert check_bound(fine, host_floor()) is fine
+
+
+def test_a_faster_result_becomes_attainable_and_names_the_slow_probe():
+    before = host_floor()
+    got = raise_attainable(before, [make_result(8.0), make_result(12.0)])
+    assert got.attainable.value == 8.0
+    assert got.algorithm == "line"
+    assert "wire" in got.slow_probe
+    assert "37" not in (before.slow_probe or "")
+    assert raise_attainable(before, [make_result(12.0)]) is before
+    assert raise_attainable(before, [make_result(1.0)]) is before  # below the bound: a bug, not a record
+    assert raise_attainable(before, [make_result(8.0, status="wrong")]) is before
+
+
+def test_rates_between_sizes_are_linear_in_time_and_never_fall():
+    curve = ((1000, estimate(1.0, unit="GB/s")), (2000, estimate(4.0, unit="GB/s")))
+    assert curve_us(curve, 500).value == pytest.approx(0.5)
+    assert curve_us(curve, 2000).value == pytest.approx(1.0)  # not 0.5: fewer bytes took longer
+    assert curve_us(curve, 4000).value == pytest.approx(2.0)
