@@ -117,7 +117,7 @@ def test_version_channels_environment_and_warnings() -> None:
     log = parse(
         "NCCL version 2.28.9+cuda13.0\n"
         + log_of(
-            "16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 8 p2p channels per peer",
+            "16 coll channels, 0 nvls channels, 16 p2p channels, 8 p2p channels each",
             "NCCL_P2P_DISABLE set by environment to 1",
             "NCCL_PROTO set by environment to LL.",
         )
