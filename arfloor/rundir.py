@@ -30,12 +30,13 @@ from arfloor.core.cases import (
     Result,
     Samples,
 )
+from arfloor.core.errors import InputError
 from arfloor.core.merge import merge_results
 
 T = TypeVar("T")
 
 
-class RunDirError(Exception):
+class RunDirError(InputError):
     """A run directory that cannot be read; the message says what was expected, found, and what to do."""
 
 

@@ -168,6 +168,8 @@ class Verdict:
 
     `switch`: best beats default; `at_floor`: best within 1.25 of attainable; `gap`: neither.
     `default` and `best` are results; `attainable` and `bound` are estimates in microseconds.
+    `headroom_now` = default / best and `headroom_left` = best / attainable are ratios; `pairing` says
+    how default and best were compared (`round`, `launch`, `unpaired`; None when they are the same).
     """
 
     world: int
@@ -183,6 +185,11 @@ class Verdict:
     reason: str
     sentence: str
     attainable_algorithm: str | None = None
+    headroom_now: Estimate | None = None
+    headroom_left: Estimate | None = None
+    pairing: str | None = None
+    devices: tuple[str, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
 
 
 @record

@@ -1,0 +1,55 @@
+"""`arfloor`: the commands that need no ranks. `torchrun -m arfloor.sweep` measures; these read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from arfloor import __version__
+from arfloor.core.errors import InputError
+
+COMMANDS = {
+    "report": "arfloor.commands.report:command",
+}
+"""name -> `module:function`, imported when called."""
+
+app = App(
+    name="arfloor",
+    help="How far is an all-reduce from what the wires allow? Measure with `torchrun -m arfloor.sweep`.",
+    version=__version__,
+)
+for _name, _target in COMMANDS.items():
+    app.command(_target, name=_name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0, or 2 for what the user can mend (one line on stderr)."""
+    try:
+        result = app(
+            list(sys.argv[1:] if argv is None else argv),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
+        )
+    except InputError as error:
+        return _refuse(str(error))
+    except CycloptsError as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `arfloor report RUN | head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (the interpreter flushes it at exit)
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(message: str) -> int:
+    print(f"arfloor: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""How numbers are written for people: sizes in binary units, microseconds and ratios in three digits."""
+
+from __future__ import annotations
+
+_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def size(nbytes: int) -> str:
+    """`262144` -> `256 KiB`; sizes that are no round number keep one decimal: `1.5 KiB`, `1000 B`."""
+    for unit, name in _SIZES:
+        if nbytes >= unit:
+            count = nbytes / unit
+            return f"{count:.0f} {name}" if count == round(count) else f"{count:.1f} {name}"
+    return f"{nbytes} B"
+
+
+def number(value: float) -> str:
+    """Three significant digits without an exponent: 0.123, 1.23, 12.3, 123, 1234."""
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2 if magnitude >= 0.9995 else 3
+    return f"{value:.{decimals}f}"
+
+
+def us(value: float) -> str:
+    """Microseconds with their unit; from 10 ms on, milliseconds."""
+    return f"{value / 1000:.1f} ms" if value >= 10_000 else f"{number(value)} us"
+
+
+def ratio(value: float) -> str:
+    """A ratio to two decimals below 10, one above: `1.26x`, `12.3x`, `140x`."""
+    if value >= 99.95:
+        return f"{value:.0f}x"
+    return f"{value:.1f}x" if value >= 9.995 else f"{value:.2f}x"

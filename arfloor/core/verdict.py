@@ -1,0 +1,339 @@
+"""The verdict for one size: is there something better to switch to, and is that at the floor?
+
+Everything here is a pure decision over results that are already measured and checked. The order of
+the questions is the order in which a reader can act: was anything measured, does something beat the
+default, and how far is the best from what the wires allow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+from arfloor.core import units
+from arfloor.core.cases import Case, Estimate, Result, Verdict, VerdictStatus, record
+from arfloor.core.reasons import explain
+
+AT_FLOOR = 1.25
+"""best / attainable up to which a result counts as being at the floor (design section 3)."""
+
+BAND = 0.02
+"""Half width of the band of equality of two latencies."""
+
+Answer = Literal["faster", "slower", "same", "undecided"]
+Pairing = Literal["round", "launch", "unpaired"]
+
+# Settings that a path needs to exist at all: with them set, the rest is still what a user gets
+# without touching anything. P2P off is the only way to make NCCL use host memory on a box with peer access.
+PATH_SETTINGS: dict[str, frozenset[tuple[str, str]]] = {
+    "cpu": frozenset(),
+    "peer": frozenset(),
+    "host": frozenset({("NCCL_P2P_DISABLE", "1")}),
+}
+DEFAULT_BACKEND = {"cpu": "gloo", "peer": "nccl", "host": "nccl"}
+
+# How the processes are started, which is no choice of the all-reduce's user.
+_LAUNCH_SETTINGS = frozenset({"launcher"})
+
+
+@record
+class Comparison:
+    """Default over candidate: `ratio` above 1 means that the candidate is faster.
+
+    pairing: `round` (interleaved in the same processes), `launch` (other settings, so other processes:
+    weaker) or `unpaired` (no common samples: the intervals of the two medians alone).
+    """
+
+    answer: Answer
+    ratio: Estimate
+    pairing: Pairing
+
+
+class FloorLike(Protocol):
+    """What a verdict needs of `arfloor.core.floor.Floor`."""
+
+    @property
+    def bound(self) -> Estimate: ...
+    @property
+    def attainable(self) -> Estimate: ...
+    @property
+    def algorithm(self) -> str: ...
+
+
+Compare = Callable[[Result, Result], Comparison]
+
+
+def is_default(case: Case) -> bool:
+    """Whether `case` is what a user gets on its path without touching anything.
+
+    The default variant of the path's standard library (gloo on `cpu`, NCCL on GPUs), with no settings
+    but those that the path itself needs.
+    """
+    needed = PATH_SETTINGS[case.path]
+    optional = [s for s in case.settings if s[0] not in _LAUNCH_SETTINGS and s not in needed]
+    return case.backend == DEFAULT_BACKEND[case.path] and case.variant == "default" and not optional
+
+
+def is_correct(result: Result) -> bool:
+    """Measured, and not known to be wrong: the only results that may be called fast."""
+    checked = result.check is None or result.check.wrong == 0
+    return result.status == "ok" and result.latency is not None and checked
+
+
+def default_result(results: Iterable[Result]) -> Result | None:
+    """The result of the default case among `results`, correct or not; in-place before out-of-place."""
+    candidates = [r for r in results if is_default(r.case)]
+    return min(
+        candidates,
+        key=lambda r: (not is_correct(r), len(r.case.settings), not r.case.inplace, r.case.id),
+        default=None,
+    )
+
+
+def best_result(results: Iterable[Result]) -> Result | None:
+    """The correct result of least latency; the default wins a tie."""
+    return min(
+        (r for r in results if is_correct(r)),
+        key=lambda r: (_latency(r).value, not is_default(r.case), r.case.id),
+        default=None,
+    )
+
+
+def answer_of(ratio: Estimate, band: float = BAND) -> Answer:
+    """Which of the four answers an interval of default / candidate gives."""
+    if ratio.lo > 1 + band:
+        return "faster"
+    if ratio.hi < 1 / (1 + band):
+        return "slower"
+    if 1 / (1 + band) <= ratio.lo and ratio.hi <= 1 + band:
+        return "same"
+    return "undecided"
+
+
+def compare_unpaired(default: Result, candidate: Result) -> Comparison:
+    """Comparison from the two intervals alone: the widest that they allow, so never too sure."""
+    ratio = divide(_latency(default), _latency(candidate))
+    return Comparison(answer=answer_of(ratio), ratio=ratio, pairing="unpaired")
+
+
+def divide(above: Estimate, below: Estimate) -> Estimate:
+    """Ratio of two positive estimates with the widest interval that their intervals allow."""
+    return Estimate(
+        value=above.value / below.value,
+        lo=above.lo / below.hi,
+        hi=above.hi / below.lo,
+        n=min(above.n, below.n),
+        unit="ratio",
+    )
+
+
+def judge(results: Sequence[Result], floor: FloorLike | None, compare: Compare = compare_unpaired) -> Verdict:
+    """The verdict over the results of one group: same world, path, size, dtype, mode and devices.
+
+    Raises ValueError when `results` is empty or mixes groups.
+    """
+    keys = {group_key(r.case) for r in results}
+    if len(keys) != 1:
+        raise ValueError(f"judge: expected the results of one group, found {len(keys)} groups")
+    case = results[0].case
+    default, best = default_result(results), best_result(results)
+    usable = default is not None and is_correct(default)
+    comparison = None
+    if default is not None and best is not None and usable and best is not default:
+        comparison = compare(default, best)
+    now = comparison.ratio if comparison else None
+    if usable and best is default:
+        now = Estimate(value=1.0, lo=1.0, hi=1.0, n=_latency(best).n if best else 0, unit="ratio")
+    left = divide(_latency(best), floor.attainable) if best and floor else None
+    status, reason = _status(default if usable else None, best, floor, comparison, left)
+    verdict = Verdict(
+        world=case.world,
+        path=case.path,
+        nbytes=case.nbytes,
+        dtype=case.dtype,
+        mode=case.mode,
+        default=default,
+        best=best,
+        attainable=floor.attainable if floor else None,
+        bound=floor.bound if floor else None,
+        status=status,
+        reason=reason,
+        sentence="",
+        attainable_algorithm=floor.algorithm if floor else None,
+        headroom_now=now,
+        headroom_left=left,
+        pairing=comparison.pairing if comparison else None,
+        devices=case.devices,
+        groups=case.groups,
+    )
+    return _with_sentence(verdict)
+
+
+def verdicts(
+    results: Iterable[Result],
+    floor_of: Callable[[Case], FloorLike | None],
+    compare: Compare = compare_unpaired,
+) -> tuple[Verdict, ...]:
+    """One verdict per group of all-reduce results, in the order path, devices, mode, dtype, size.
+
+    `floor_of` gives the floor of a case's group, or None where no primitives were measured.
+    """
+    groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for result in results:
+        if result.case.op == "all_reduce":
+            groups[group_key(result.case)].append(result)
+    return tuple(
+        judge(members, floor_of(members[0].case), compare)
+        for _, members in sorted(groups.items(), key=lambda item: _order(item[1][0].case))
+    )
+
+
+def group_key(case: Case) -> tuple[object, ...]:
+    """What two cases must share to be compared in one verdict."""
+    return (case.world, case.path, case.nbytes, case.dtype, case.mode, case.devices, case.groups)
+
+
+def _order(case: Case) -> tuple[Any, ...]:
+    path = ("peer", "host", "cpu").index(case.path)
+    mode = ("graph", "eager", "isolated").index(case.mode)
+    return (path, case.world, case.devices, case.groups, mode, case.dtype, case.nbytes)
+
+
+def _status(
+    default: Result | None,
+    best: Result | None,
+    floor: FloorLike | None,
+    comparison: Comparison | None,
+    left: Estimate | None,
+) -> tuple[VerdictStatus, str]:
+    if best is None:
+        return "no_data", "no_best"
+    if default is None:
+        return "no_data", "no_default"
+    if comparison and comparison.answer == "faster":
+        return "switch", "best_beats_default"
+    # `slower` contradicts the medians that made the candidate the best: as open as `undecided`
+    if comparison and comparison.answer in ("undecided", "slower"):
+        return "undecided", "interval_meets_band"
+    if floor is None or left is None:
+        return "no_data", "no_floor"
+    if left.lo <= AT_FLOOR < left.hi:
+        return "undecided", "interval_meets_floor"
+    if left.value > AT_FLOOR:
+        return "gap", "above_floor"
+    at_floor = divide(_latency(default), floor.attainable).value <= AT_FLOOR
+    return "at_floor", "default_at_floor" if at_floor else "best_at_floor"
+
+
+def _latency(result: Result) -> Estimate:
+    if result.latency is None:
+        raise ValueError(f"{result.case.id}: expected a measured latency, found none")
+    return result.latency
+
+
+# -- the sentence ------------------------------------------------------------------------------------
+
+
+def _with_sentence(verdict: Verdict) -> Verdict:
+    text = _SENTENCES[verdict.status](verdict)
+    return replace(
+        verdict, sentence=" ".join([f"At {units.size(verdict.nbytes)}: {text}", *_caveats(verdict)])
+    )
+
+
+def _span(estimate: Estimate) -> str:
+    value, lo, hi = units.ratio(estimate.value), units.ratio(estimate.lo)[:-1], units.ratio(estimate.hi)[:-1]
+    return f"{value} [{lo}, {hi}]"
+
+
+def _name(result: Result | None) -> str:
+    return result.case.label if result else "nothing"
+
+
+def _took(result: Result | None) -> str:
+    return units.us(_latency(result).value) if result and result.latency else "not measured"
+
+
+def _floor_clause(v: Verdict) -> str:
+    """How far the best is from the floor, as a clause; says so when no floor is known."""
+    if v.headroom_left is None or v.attainable is None:
+        return "how far that is from the floor is not known (no link primitives measured)"
+    floor = f"the {units.us(v.attainable.value)} attainable by {v.attainable_algorithm}"
+    if v.headroom_left.value <= 1:
+        return f"that is at {floor}"
+    return f"that is {units.ratio(v.headroom_left.value)} {floor}"
+
+
+def _switch(v: Verdict) -> str:
+    now = f" {_span(v.headroom_now)} faster" if v.headroom_now else ""
+    return (
+        f"switch to {_name(v.best)}: {_took(v.best)} instead of the default's {_took(v.default)} "
+        f"({_name(v.default)}),{now}; {_floor_clause(v)}."
+    )
+
+
+def _at_floor(v: Verdict) -> str:
+    if v.reason == "default_at_floor":
+        return (
+            f"accept the floor: the default ({_name(v.default)}) takes {_took(v.default)} and "
+            f"{_floor_clause(v)}; no other setting or library can give much."
+        )
+    return f"{_name(v.best)} takes {_took(v.best)}; {_floor_clause(v)}, so no more is to be had."
+
+
+def _gap(v: Verdict) -> str:
+    beaten = (
+        f"no measured case beats the default ({_name(v.default)})"
+        if v.best is v.default
+        else f"{_name(v.best)} is no faster than the default ({_name(v.default)})"
+    )
+    return f"{beaten}, which takes {_took(v.default)}; {_floor_clause(v)}: the wires would allow more."
+
+
+def _undecided(v: Verdict) -> str:
+    if v.reason == "interval_meets_floor" and v.headroom_left:
+        return (
+            f"undecided: {_name(v.best)} takes {_took(v.best)}, {_span(v.headroom_left)} what is attainable, "
+            f"and the interval contains {AT_FLOOR}; measure longer or on a quieter machine."
+        )
+    now = f" ({_span(v.headroom_now)})" if v.headroom_now else ""
+    return (
+        f"undecided: {_name(v.best)} takes {_took(v.best)} against the default's {_took(v.default)}{now}, "
+        f"and that interval meets the +-{BAND:.0%} band of equality; measure more launches before switching; "
+        f"{_floor_clause(v)}."
+    )
+
+
+def _no_data(v: Verdict) -> str:
+    if v.reason == "no_best":
+        return "no verdict: no case was measured and correct; see the failures."
+    if v.reason == "no_default":
+        why = f" ({explain(v.default.reason)})" if v.default and v.default.reason else ""
+        return (
+            f"no verdict: the default has no correct measurement{why}; the best is {_name(v.best)} "
+            f"at {_took(v.best)}, {_floor_clause(v)}."
+        )
+    return f"{_name(v.best)} is the best at {_took(v.best)}, but {explain('no_floor')}."
+
+
+_SENTENCES: dict[str, Callable[[Verdict], str]] = {
+    "switch": _switch,
+    "at_floor": _at_floor,
+    "gap": _gap,
+    "undecided": _undecided,
+    "no_data": _no_data,
+}
+
+
+def _caveats(v: Verdict) -> list[str]:
+    notes = []
+    if v.pairing == "launch":
+        notes.append("(Other settings, so other processes: paired by launch, which is weaker.)")
+    if v.pairing == "unpaired":
+        notes.append("(Compared by their intervals alone, unpaired.)")
+    marks = sorted({m for r in (v.default, v.best) if r is not None for m in r.marks})
+    if marks:
+        notes.append(f"(Disturbed while measured: {', '.join(marks)}.)")
+    return notes

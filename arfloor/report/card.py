@@ -1,0 +1,164 @@
+"""The Markdown card: at most 30 lines that one pastes into an issue or a forum."""
+
+from __future__ import annotations
+
+from arfloor.core import units
+from arfloor.core.cases import Result, Verdict
+from arfloor.core.verdict import DEFAULT_BACKEND, is_correct
+from arfloor.report import phrases
+from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span
+
+MAX_LINES = 30
+
+_SIZES = (8_192, 65_536, 262_144, 1_048_576)
+_STATUS = {
+    "switch": "Switch now",
+    "at_floor": "Accept the floor",
+    "gap": "A gap remains",
+    "undecided": "Undecided",
+    "no_data": "No verdict",
+}
+
+
+def render(report: Report) -> str:
+    """The card as Markdown, at most `MAX_LINES` lines. Prints nothing that was not measured."""
+    shown = report.headline()[:2]
+    lines = [f"### arfloor: all-reduce floor of {report.box}", ""]
+    if not shown:
+        lines += ["**Nothing was measured and correct; no verdict.**", ""]
+    for section in shown:
+        lines += _section(section, alone=len(shown) == 1)
+    lines += _broken(report)
+    lines.append(f"<sub>{_footnote(report, shown)}</sub>")
+    return "\n".join(lines[:MAX_LINES]) + "\n"
+
+
+def _section(section: Section, *, alone: bool) -> list[str]:
+    row = section.nearest(HEADLINE_NBYTES)
+    sizes = _SIZES if alone else _SIZES[1:]
+    rows = sorted({section.nearest(s).nbytes: section.nearest(s) for s in sizes}.items())
+    table = _table(section, [r for _, r in rows])
+    advice = phrases.to_set(row.verdict)
+    setting = [f"Set: {advice}."] if advice and row.verdict.status == "switch" else []
+    return [
+        f"**{section.title}. {_three_numbers(row.verdict)}**",
+        f"**{_STATUS[row.verdict.status]}.** {row.verdict.sentence}",
+        "",
+        *table,
+        "",
+        *setting,
+        *([""] if setting else []),
+    ]
+
+
+def _three_numbers(v: Verdict) -> str:
+    """Default, best and floor at the headline size, leaving out what was not measured."""
+    parts = []
+    if v.default and v.default.latency:
+        parts.append(f"the default takes {units.us(v.default.latency.value)}")
+    if v.best and v.best.latency and v.best is not v.default:
+        parts.append(f"the best measured {units.us(v.best.latency.value)}")
+    if v.best and v.best is v.default:
+        parts[-1] += " and is the best measured"
+    if v.attainable and v.bound:
+        parts.append(
+            f"the wires need {units.us(v.attainable.value)} (no software below {units.us(v.bound.value)})"
+        )
+    return f"At {units.size(v.nbytes)}{_batch(v)} {', '.join(parts)}."
+
+
+def _batch(v: Verdict) -> str:
+    """The decode batch that makes this message at hidden 4096, where it is a whole one."""
+    per_token = 4096 * 2
+    if v.dtype == "float32" or v.nbytes % per_token:
+        return ""
+    return f" (batch {v.nbytes // per_token} x 4096 x {v.dtype})"
+
+
+def _table(section: Section, rows: list[Row]) -> list[str]:
+    library = DEFAULT_BACKEND[section.path]
+    tuned = [_library_best(row, library) for row in rows]
+    with_tuned = any(t is not None for t in tuned)
+    with_floor = any(row.verdict.attainable for row in rows)
+    ran = phrases.ran(section.nearest(HEADLINE_NBYTES).verdict.default.ran) if _default_ran(section) else ""
+    header = ["size", f"default ({library}{': ' + ran if ran else ''})"]
+    header += [f"{library} best"] if with_tuned else []
+    header += ["best"] + (["attainable", "bound"] if with_floor else [])
+    header += ["now"] + (["left"] if with_floor else [])
+    lines = [f"| {' | '.join(header)} |", "|" + "---:|" * len(header)]
+    for row, library_best in zip(rows, tuned, strict=True):
+        v = row.verdict
+        cells = [units.size(v.nbytes), _cell(v.default)]
+        cells += [_named(library_best)] if with_tuned else []
+        cells += [_named(v.best, bold=True)]
+        if with_floor:
+            cells += [_number(v.attainable.value if v.attainable else None)]
+            cells += [_number(v.bound.value if v.bound else None)]
+        cells += [units.ratio(v.headroom_now.value) if v.headroom_now else ""]
+        if with_floor:
+            cells += [units.ratio(v.headroom_left.value) if v.headroom_left else ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _default_ran(section: Section) -> bool:
+    default = section.nearest(HEADLINE_NBYTES).verdict.default
+    return default is not None and default.ran is not None
+
+
+def _library_best(row: Row, library: str) -> Result | None:
+    """The fastest setting of the default's own library, when there is one besides the default."""
+    own = [r for r in row.results if r.case.backend == library and is_correct(r)]
+    return own[0] if len(own) > 1 else None
+
+
+def _cell(result: Result | None) -> str:
+    return f"{units.us(result.latency.value)}" if result and result.latency else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else units.number(value)
+
+
+def _named(result: Result | None, *, bold: bool = False) -> str:
+    if result is None or result.latency is None:
+        return ""
+    value = units.number(result.latency.value)
+    return f"{f'**{value}**' if bold else value} {phrases.which(result)}"
+
+
+def _broken(report: Report) -> list[str]:
+    """One line for checks, one for what failed."""
+    checks = [r for s in report.sections for row in s.rows for r in row.results if r.check and is_correct(r)]
+    lines = []
+    if checks:
+        equal = sum(1 for r in checks if r.check and r.check.bitwise_equal)
+        exact = "all ranks bit-equal" if equal == len(checks) else f"ranks bit-equal in {equal}"
+        lines.append(f"Checks: {len(checks)} cases correct, {exact}.")
+    if report.broken:
+        named = "; ".join(
+            f"{f.label} at {size_span(f.sizes)}: {f.status}, {f.explanation}" for f in report.broken[:3]
+        )
+        more = f"; {len(report.broken) - 3} more" if len(report.broken) > 3 else ""
+        lines.append(f"Failed: {named}{more}.")
+    return [*lines, ""] if lines else []
+
+
+def _footnote(report: Report, shown: tuple[Section, ...]) -> str:
+    manifest = report.manifest
+    modes = sorted({s.mode for s in shown})
+    how = {
+        "graph": "graph slopes, max over ranks",
+        "eager": "eager, host clock after a barrier, max over ranks",
+        "isolated": "isolated ops on device timestamps",
+    }
+    others = [s.title for s in report.sections if s not in shown]
+    parts = [
+        phrases.versions(manifest),
+        "; ".join(how[m] for m in modes),
+        f"{manifest.launches} launch{'es' if manifest.launches != 1 else ''}",
+        "" if report.origin == "measured" else f"figures {report.origin}",
+        f"also measured: {'; '.join(others[:3])}{' ...' if len(others) > 3 else ''}" if others else "",
+        f"run {manifest.run_id}",
+    ]
+    return ", ".join(part for part in parts if part)

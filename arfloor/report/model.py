@@ -1,0 +1,232 @@
+"""What a report says, computed once from a run; the text, card, JSON, plots and HTML only render it.
+
+report = build(rundir.load("runs/x"))
+report.sections[0].rows[0].verdict.sentence
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from arfloor.core import units
+from arfloor.core.cases import Case, Manifest, Mode, Path, Primitive, Result, Verdict
+from arfloor.core.reasons import explain
+from arfloor.core.verdict import Compare, FloorLike, compare_unpaired, group_key, verdicts
+from arfloor.rundir import Run
+
+HEADLINE_NBYTES = 262_144
+"""The decode message of the opening question: batch 32 x hidden 4096 x 2 bytes."""
+
+FloorOf = Callable[[Case], FloorLike | None]
+
+_MODES: tuple[Mode, ...] = ("graph", "eager", "isolated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One size of a section: its verdict and every result that stands behind it."""
+
+    verdict: Verdict
+    results: tuple[Result, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.verdict.nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Everything measured on one path by one set of devices in one mode and dtype, by rising size."""
+
+    path: Path
+    link: str
+    world: int
+    dtype: str
+    mode: Mode
+    devices: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def name(self) -> str:
+        """Path with its link, as `host/pcie`; the path alone where the link is not known."""
+        return f"{self.path}/{self.link}" if self.link else self.path
+
+    @property
+    def title(self) -> str:
+        islands = f" in {len(self.groups)} groups at once" if len(self.groups) > 1 else ""
+        return f"{self.name}, {self.world} ranks{islands}, {self.dtype}, {self.mode}"
+
+    def nearest(self, nbytes: int) -> Row:
+        """The row whose size is nearest on a log scale, among rows with a measured best if there are any."""
+        rows = [r for r in self.rows if r.verdict.best is not None] or list(self.rows)
+        return min(rows, key=lambda r: (abs(_log_distance(r.nbytes, nbytes)), r.nbytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Cases of one implementation that ended alike: `sizes` lists the message sizes concerned."""
+
+    label: str
+    path: Path
+    mode: Mode
+    dtype: str
+    status: str
+    reason: str | None
+    detail: str
+    sizes: tuple[int, ...]
+
+    @property
+    def explanation(self) -> str:
+        return explain(self.reason) or self.status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A run, judged. `sections` are ordered with the ones a decode user asks for first."""
+
+    manifest: Manifest
+    sections: tuple[Section, ...]
+    failures: tuple[Failure, ...]
+    primitives: tuple[Primitive, ...]
+    warnings: tuple[str, ...]
+    origin: str
+
+    @property
+    def box(self) -> str:
+        machine = self.manifest.machine
+        if machine.device_kind == "cuda":
+            return f"{machine.world}x {machine.device_name}"
+        return f"{machine.world} CPU ranks ({machine.device_name})"
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(row.verdict for section in self.sections for row in section.rows)
+
+    @property
+    def broken(self) -> tuple[Failure, ...]:
+        """Failures that mean something went wrong, as opposed to what cannot run here."""
+        return tuple(f for f in self.failures if f.status in ("wrong", "failed", "timeout"))
+
+    def headline(self) -> tuple[Section, ...]:
+        """The sections to lead with: per path, the first by mode, dtype and number of ranks."""
+        first: dict[str, Section] = {}
+        for section in self.sections:
+            if any(row.verdict.best for row in section.rows):
+                first.setdefault(section.path, section)
+        return tuple(first.values())
+
+
+def build(run: Run, *, floor_of: FloorOf | None = None, compare: Compare | None = None) -> Report:
+    """Judge a run. `floor_of` and `compare` replace how floors and comparisons are computed."""
+    results = run.results
+    judged = verdicts(results, floor_of or (lambda case: None), compare or compare_unpaired)
+    return Report(
+        manifest=run.manifest,
+        sections=_sections(judged, results, run.primitives),
+        failures=_failures(results),
+        primitives=run.primitives,
+        warnings=run.warnings,
+        origin=run.manifest.origin,
+    )
+
+
+def _sections(
+    judged: Sequence[Verdict], results: Iterable[Result], primitives: Sequence[Primitive]
+) -> tuple[Section, ...]:
+    members: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for result in results:
+        members[group_key(result.case)].append(result)
+    grouped: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for v in judged:
+        own = members[(v.world, v.path, v.nbytes, v.dtype, v.mode, v.devices, v.groups)]
+        grouped[(v.path, v.world, v.dtype, v.mode, v.devices, v.groups)].append(
+            Row(verdict=v, results=tuple(sorted(own, key=_by_latency)))
+        )
+    sections = []
+    for rows in grouped.values():
+        v = rows[0].verdict
+        sections.append(
+            Section(
+                path=v.path,
+                link=_link([r for row in rows for r in row.results], primitives, v.path),
+                world=v.world,
+                dtype=v.dtype,
+                mode=v.mode,
+                devices=v.devices,
+                groups=v.groups,
+                rows=tuple(sorted(rows, key=lambda r: r.nbytes)),
+            )
+        )
+    return tuple(sorted(sections, key=_section_order))
+
+
+def _section_order(s: Section) -> tuple[object, ...]:
+    dtypes = ("float32", "bfloat16", "float16") if s.path == "cpu" else ("bfloat16", "float16", "float32")
+    return (
+        ("peer", "host", "cpu").index(s.path),
+        _MODES.index(s.mode),
+        dtypes.index(s.dtype),
+        len(s.groups) > 1,
+        -s.world,
+        s.devices,
+    )
+
+
+def _link(results: Iterable[Result], primitives: Iterable[Primitive], path: str) -> str:
+    """The link under a path: as the probes name it, else as the implementations that ran report it."""
+    probed = [p.link for p in primitives if p.path == path and p.link and p.status == "ok"]
+    named = probed or [r.ran.link for r in results if r.ran and r.ran.link]
+    return max(sorted(set(named)), key=named.count, default="")
+
+
+def _failures(results: Iterable[Result]) -> tuple[Failure, ...]:
+    grouped: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for r in results:
+        if r.status != "ok":
+            case = r.case
+            key = (case.label, case.path, case.mode, case.dtype, r.status, r.reason)
+            grouped[key].append(r)
+    failures = [
+        Failure(
+            label=members[0].case.label,
+            path=members[0].case.path,
+            mode=members[0].case.mode,
+            dtype=members[0].case.dtype,
+            status=members[0].status,
+            reason=members[0].reason,
+            detail=next((r.detail for r in members if r.detail), ""),
+            sizes=tuple(sorted({r.case.nbytes for r in members})),
+        )
+        for members in grouped.values()
+    ]
+    severity = ("wrong", "failed", "timeout", "skipped", "unsupported")
+    return tuple(sorted(failures, key=lambda f: (severity.index(f.status), f.path, f.label, f.mode)))
+
+
+def size_span(sizes: Sequence[int]) -> str:
+    """`1 KiB` or `1 KiB to 4 MiB (24 sizes)`."""
+    if len(sizes) == 1:
+        return units.size(sizes[0])
+    return f"{units.size(min(sizes))} to {units.size(max(sizes))} ({len(sizes)} sizes)"
+
+
+def status_spans(section: Section) -> list[tuple[str, list[int]]]:
+    """Runs of neighbouring sizes with the same verdict: [(status, sizes), ...] by rising size."""
+    spans: list[tuple[str, list[int]]] = []
+    for row in section.rows:
+        if spans and spans[-1][0] == row.verdict.status:
+            spans[-1][1].append(row.nbytes)
+        else:
+            spans.append((row.verdict.status, [row.nbytes]))
+    return spans
+
+
+def _by_latency(result: Result) -> tuple[bool, float, str]:
+    return (result.latency is None, result.latency.value if result.latency else 0.0, result.case.id)
+
+
+def _log_distance(a: int, b: int) -> float:
+    return max(a, b, 1) / max(min(a, b), 1)

@@ -1,0 +1,88 @@
+"""Phrases that the text, the card and the page share: a case's name, its check, what to set."""
+
+from __future__ import annotations
+
+from arfloor.core import units
+from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Verdict
+from arfloor.core.verdict import DEFAULT_BACKEND, PATH_SETTINGS
+
+
+def latency(result: Result | None) -> str:
+    """`41.6 ±0.4` in microseconds, or an empty string where nothing was measured."""
+    if result is None or result.latency is None:
+        return ""
+    return interval(result.latency)
+
+
+def interval(estimate: Estimate | None) -> str:
+    """Value with the larger half of its 95 % interval: never narrower than it is."""
+    if estimate is None:
+        return ""
+    half = max(estimate.hi - estimate.value, estimate.value - estimate.lo)
+    return f"{units.number(estimate.value)} ±{units.number(half)}"
+
+
+def check(result: Result | None) -> str:
+    """What the correctness check found: `exact` or the worst error as a share of the allowed one."""
+    if result is None or result.check is None:
+        return ""
+    return check_phrase(result.check)
+
+
+def check_phrase(found: Check) -> str:
+    if found.wrong:
+        return f"WRONG: {found.wrong} elements"
+    error = "exact" if found.max_error == 0 else f"error {found.max_error:.2f} of bound"
+    return f"{error}, ranks {'equal' if found.bitwise_equal else 'differ'}"
+
+
+def ran(found: Ran | None) -> str:
+    """`RING/LL, 4 ch, SHM`: what really ran, as far as it is known."""
+    if found is None:
+        return ""
+    kernel = "/".join(part for part in (found.algorithm, found.protocol) if part)
+    channels = f"{found.channels} ch" if found.channels else ""
+    return ", ".join(part for part in (kernel, channels, found.transport or "") if part)
+
+
+def which(result: Result | None, *, path_settings: bool = False) -> str:
+    """The case's label without the settings that its path needs anyway (unless `path_settings`)."""
+    if result is None:
+        return ""
+    return label(result.case, path_settings=path_settings)
+
+
+def label(case: Case, *, path_settings: bool = False) -> str:
+    name = case.backend if case.variant == "default" else f"{case.backend} {case.variant}"
+    hidden = frozenset() if path_settings else PATH_SETTINGS[case.path]
+    shown = " ".join(f"{k}={v}" for k, v in case.settings if k != "launcher" and (k, v) not in hidden)
+    return f"{name} [{shown}]" if shown else name
+
+
+def to_set(verdict: Verdict) -> str:
+    """What a user does to get the best case; empty where the default is the best."""
+    best = verdict.best
+    if best is None or verdict.default is None or best is verdict.default:
+        return ""
+    env = " ".join(f"{k}={v}" for k, v in best.case.settings if k != "launcher")
+    steps = [f"`{env}`"] if env else []
+    if best.case.backend == DEFAULT_BACKEND[best.case.path]:
+        if best.case.variant != "default":
+            steps.append(f"{best.case.backend} variant `{best.case.variant}`")
+    else:
+        steps.append(_backend(best.case))
+    return " and ".join(steps)
+
+
+def _backend(case: Case) -> str:
+    if case.backend == "mpi":
+        return "MPI ranks (`mpiexec`, mpi4py) instead of gloo"
+    if case.backend == "arfloor":
+        return f"`arfloor.AllReduce` ({case.variant})"
+    variant = "" if case.variant == "default" else f" with variant `{case.variant}`"
+    return f"backend `{case.backend}`{variant}"
+
+
+def versions(manifest: Manifest) -> str:
+    """`torch 2.13.0, nccl 2.28.9, driver 580`: whatever the manifest records, in its order."""
+    return ", ".join(f"{name} {version}" for name, version in manifest.versions.items() if version)

@@ -1,0 +1,96 @@
+"""The rows of `arfloor report RUN --format json` and of report.json: one a verdict, no NaN."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from arfloor.core.cases import DType, Estimate, Mode, Path, Verdict, VerdictStatus, record
+from arfloor.report.model import Report
+from arfloor.rundir import adapter
+
+
+@record
+class ReportRow:
+    """One size of one path. Latencies in microseconds with their 95 % interval; null where not measured.
+
+    `default_case`, `best_case`: ids of cases in results.jsonl. `headroom_now` = default / best,
+    `headroom_left` = best / attainable. `reason` is a code of `arfloor.core.reasons`.
+    """
+
+    world: int
+    path: Path
+    nbytes: int
+    dtype: DType
+    mode: Mode
+    default_us: float | None
+    default_us_lo: float | None
+    default_us_hi: float | None
+    default_case: str | None
+    best_us: float | None
+    best_us_lo: float | None
+    best_us_hi: float | None
+    best_case: str | None
+    attainable_us: float | None
+    attainable_us_lo: float | None
+    attainable_us_hi: float | None
+    attainable_algorithm: str | None
+    bound_us: float | None
+    bound_us_lo: float | None
+    bound_us_hi: float | None
+    headroom_now: float | None
+    headroom_left: float | None
+    status: VerdictStatus
+    reason: str
+
+
+def row_of(v: Verdict) -> ReportRow:
+    """One verdict as a flat row."""
+    default = _triple(v.default.latency if v.default else None)
+    best = _triple(v.best.latency if v.best else None)
+    attainable, bound = _triple(v.attainable), _triple(v.bound)
+    return ReportRow(
+        world=v.world,
+        path=v.path,
+        nbytes=v.nbytes,
+        dtype=v.dtype,
+        mode=v.mode,
+        default_us=default[0],
+        default_us_lo=default[1],
+        default_us_hi=default[2],
+        default_case=v.default.case.id if v.default else None,
+        best_us=best[0],
+        best_us_lo=best[1],
+        best_us_hi=best[2],
+        best_case=v.best.case.id if v.best else None,
+        attainable_us=attainable[0],
+        attainable_us_lo=attainable[1],
+        attainable_us_hi=attainable[2],
+        attainable_algorithm=v.attainable_algorithm,
+        bound_us=bound[0],
+        bound_us_lo=bound[1],
+        bound_us_hi=bound[2],
+        headroom_now=v.headroom_now.value if v.headroom_now else None,
+        headroom_left=v.headroom_left.value if v.headroom_left else None,
+        status=v.status,
+        reason=v.reason,
+    )
+
+
+def rows(report: Report) -> list[ReportRow]:
+    """Every verdict of the report as a row, in the report's order."""
+    return [row_of(v) for v in report.verdicts]
+
+
+def render(report: Report) -> str:
+    """The rows as a JSON list. Raises ValueError if a number is not finite."""
+    return json.dumps([asdict(row) for row in rows(report)], indent=1, allow_nan=False) + "\n"
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON Schema of `render`'s output (published as docs/schemas/report.schema.json)."""
+    return adapter(list[ReportRow]).json_schema(mode="serialization")
+
+
+def _triple(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    return (estimate.value, estimate.lo, estimate.hi) if estimate else (None, None, None)
