@@ -7,7 +7,6 @@ default, and how far is the best from what the wires allow.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
@@ -60,9 +59,15 @@ class FloorLike(Protocol):
     def attainable(self) -> Estimate: ...
     @property
     def algorithm(self) -> str: ...
+    @property
+    def slow_probe(self) -> str | None: ...
 
 
 Compare = Callable[[Result, Result], Comparison]
+
+
+DEFAULT_MARK = "default"
+"""Mark of a result whose backend says itself that this is what a user gets untouched."""
 
 
 def is_default(case: Case) -> bool:
@@ -83,8 +88,13 @@ def is_correct(result: Result) -> bool:
 
 
 def default_result(results: Iterable[Result]) -> Result | None:
-    """The result of the default case among `results`, correct or not; in-place before out-of-place."""
-    candidates = [r for r in results if is_default(r.case)]
+    """The result of the default case among `results`, correct or not; in-place before out-of-place.
+
+    A result marked as the default goes before what `is_default` finds by rule.
+    """
+    found = list(results)
+    marked = [r for r in found if DEFAULT_MARK in r.marks]
+    candidates = marked or [r for r in found if is_default(r.case)]
     return min(
         candidates,
         key=lambda r: (not is_correct(r), len(r.case.settings), not r.case.inplace, r.case.id),
@@ -146,7 +156,7 @@ def judge(results: Sequence[Result], floor: FloorLike | None, compare: Compare =
     now = comparison.ratio if comparison else None
     if usable and best is default:
         now = Estimate(value=1.0, lo=1.0, hi=1.0, n=_latency(best).n if best else 0, unit="ratio")
-    left = divide(_latency(best), floor.attainable) if best and floor else None
+    left = _headroom_left(best, floor)
     status, reason = _status(default if usable else None, best, floor, comparison, left)
     verdict = Verdict(
         world=case.world,
@@ -168,26 +178,7 @@ def judge(results: Sequence[Result], floor: FloorLike | None, compare: Compare =
         devices=case.devices,
         groups=case.groups,
     )
-    return _with_sentence(verdict)
-
-
-def verdicts(
-    results: Iterable[Result],
-    floor_of: Callable[[Case], FloorLike | None],
-    compare: Compare = compare_unpaired,
-) -> tuple[Verdict, ...]:
-    """One verdict per group of all-reduce results, in the order path, devices, mode, dtype, size.
-
-    `floor_of` gives the floor of a case's group, or None where no primitives were measured.
-    """
-    groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
-    for result in results:
-        if result.case.op == "all_reduce":
-            groups[group_key(result.case)].append(result)
-    return tuple(
-        judge(members, floor_of(members[0].case), compare)
-        for _, members in sorted(groups.items(), key=lambda item: _order(item[1][0].case))
-    )
+    return _with_sentence(verdict, floor.slow_probe if floor else None)
 
 
 def group_key(case: Case) -> tuple[object, ...]:
@@ -195,7 +186,8 @@ def group_key(case: Case) -> tuple[object, ...]:
     return (case.world, case.path, case.nbytes, case.dtype, case.mode, case.devices, case.groups)
 
 
-def _order(case: Case) -> tuple[Any, ...]:
+def group_order(case: Case) -> tuple[Any, ...]:
+    """Sort key of groups: path, world, devices, mode, dtype, size."""
     path = ("peer", "host", "cpu").index(case.path)
     mode = ("graph", "eager", "isolated").index(case.mode)
     return (path, case.world, case.devices, case.groups, mode, case.dtype, case.nbytes)
@@ -227,6 +219,14 @@ def _status(
     return "at_floor", "default_at_floor" if at_floor else "best_at_floor"
 
 
+def _headroom_left(best: Result | None, floor: FloorLike | None) -> Estimate | None:
+    if best is None or floor is None:
+        return None
+    if floor.slow_probe is not None:  # attainable is the best result itself: no doubt remains between them
+        return Estimate(value=1.0, lo=1.0, hi=1.0, n=_latency(best).n, unit="ratio")
+    return divide(_latency(best), floor.attainable)
+
+
 def _latency(result: Result) -> Estimate:
     if result.latency is None:
         raise ValueError(f"{result.case.id}: expected a measured latency, found none")
@@ -236,11 +236,10 @@ def _latency(result: Result) -> Estimate:
 # -- the sentence ------------------------------------------------------------------------------------
 
 
-def _with_sentence(verdict: Verdict) -> Verdict:
+def _with_sentence(verdict: Verdict, slow_probe: str | None) -> Verdict:
     text = _SENTENCES[verdict.status](verdict)
-    return replace(
-        verdict, sentence=" ".join([f"At {units.size(verdict.nbytes)}: {text}", *_caveats(verdict)])
-    )
+    notes = _caveats(verdict) + ([f"({slow_probe}.)"] if slow_probe else [])
+    return replace(verdict, sentence=" ".join([f"At {units.size(verdict.nbytes)}: {text}", *notes]))
 
 
 def _span(estimate: Estimate) -> str:
@@ -333,7 +332,7 @@ def _caveats(v: Verdict) -> list[str]:
         notes.append("(Other settings, so other processes: paired by launch, which is weaker.)")
     if v.pairing == "unpaired":
         notes.append("(Compared by their intervals alone, unpaired.)")
-    marks = sorted({m for r in (v.default, v.best) if r is not None for m in r.marks})
+    marks = sorted({m for r in (v.default, v.best) if r is not None for m in r.marks} - {DEFAULT_MARK})
     if marks:
         notes.append(f"(Disturbed while measured: {', '.join(marks)}.)")
     return notes

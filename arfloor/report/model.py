@@ -7,19 +7,19 @@ report.sections[0].rows[0].verdict.sentence
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from arfloor.core import units
-from arfloor.core.cases import Case, Manifest, Mode, Path, Primitive, Result, Verdict
+from arfloor.core.cases import Manifest, Mode, Path, Primitive, Result, Verdict
+from arfloor.core.floor import Floor
+from arfloor.core.judgement import Judged, judge_all
 from arfloor.core.reasons import explain
-from arfloor.core.verdict import Compare, FloorLike, compare_unpaired, group_key, verdicts
+from arfloor.core.verdict import Compare, compare_unpaired
 from arfloor.rundir import Run
 
 HEADLINE_NBYTES = 262_144
 """The decode message of the opening question: batch 32 x hidden 4096 x 2 bytes."""
-
-FloorOf = Callable[[Case], FloorLike | None]
 
 _MODES: tuple[Mode, ...] = ("graph", "eager", "isolated")
 
@@ -29,6 +29,7 @@ class Row:
     """One size of a section: its verdict and every result that stands behind it."""
 
     verdict: Verdict
+    floor: Floor | None
     results: tuple[Result, ...]
 
     @property
@@ -119,32 +120,25 @@ class Report:
         return tuple(first.values())
 
 
-def build(run: Run, *, floor_of: FloorOf | None = None, compare: Compare | None = None) -> Report:
-    """Judge a run. `floor_of` and `compare` replace how floors and comparisons are computed."""
-    results = run.results
-    judged = verdicts(results, floor_of or (lambda case: None), compare or compare_unpaired)
+def build(run: Run, *, compare: Compare | None = None) -> Report:
+    """Judge a run. `compare` replaces how default and best are compared."""
+    judged = judge_all(run.results, run.primitives, compare=compare or compare_unpaired)
     return Report(
         manifest=run.manifest,
-        sections=_sections(judged, results, run.primitives),
-        failures=_failures(results),
+        sections=_sections(judged, run.primitives),
+        failures=_failures(r for j in judged for r in j.results),
         primitives=run.primitives,
         warnings=run.warnings,
         origin=run.manifest.origin,
     )
 
 
-def _sections(
-    judged: Sequence[Verdict], results: Iterable[Result], primitives: Sequence[Primitive]
-) -> tuple[Section, ...]:
-    members: dict[tuple[object, ...], list[Result]] = defaultdict(list)
-    for result in results:
-        members[group_key(result.case)].append(result)
+def _sections(judged: Sequence[Judged], primitives: Sequence[Primitive]) -> tuple[Section, ...]:
     grouped: dict[tuple[object, ...], list[Row]] = defaultdict(list)
-    for v in judged:
-        own = members[(v.world, v.path, v.nbytes, v.dtype, v.mode, v.devices, v.groups)]
-        grouped[(v.path, v.world, v.dtype, v.mode, v.devices, v.groups)].append(
-            Row(verdict=v, results=tuple(sorted(own, key=_by_latency)))
-        )
+    for j in judged:
+        v = j.verdict
+        row = Row(verdict=v, floor=j.floor, results=j.results)
+        grouped[(v.path, v.world, v.dtype, v.mode, v.devices, v.groups)].append(row)
     sections = []
     for rows in grouped.values():
         v = rows[0].verdict
@@ -222,10 +216,6 @@ def status_spans(section: Section) -> list[tuple[str, list[int]]]:
         else:
             spans.append((row.verdict.status, [row.nbytes]))
     return spans
-
-
-def _by_latency(result: Result) -> tuple[bool, float, str]:
-    return (result.latency is None, result.latency.value if result.latency else 0.0, result.case.id)
 
 
 def _log_distance(a: int, b: int) -> float:
