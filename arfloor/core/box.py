@@ -34,17 +34,21 @@ PCIE_LANE_GBPS: dict[int, float] = {
 
 @record
 class PciLink:
-    """One PCIe link: generation and lanes now, and the most that both of its ends can do."""
+    """One PCIe link: generation and lanes now, and the most that both of its ends can do.
+
+    `stated_gbps` is what a source says outright when it names neither (hwloc).
+    """
 
     gen: int | None = None
     width: int | None = None
     gen_max: int | None = None
     width_max: int | None = None
+    stated_gbps: float | None = None
 
     @property
     def gbps(self) -> float | None:
         """Raw GB/s of one direction at the most both ends can do, or as it is now when that is unknown."""
-        return pcie_gbps(self.gen_max or self.gen, self.width_max or self.width)
+        return pcie_gbps(self.gen_max or self.gen, self.width_max or self.width) or self.stated_gbps
 
     @property
     def narrow(self) -> bool:
@@ -66,7 +70,7 @@ def pcie_gbps(gen: int | None, width: int | None) -> float | None:
 
 @record
 class Place:
-    """A device in the tree: kind is `socket`, `root_port`, `switch`, `gpu` or `nic`.
+    """A device in the tree: kind is `socket`, `host_bridge`, `root_port`, `switch`, `gpu` or `nic`.
 
     `parent` is the id of the place above it, None for a socket or when unknown; `link` is the PCIe
     link to the parent. `acs_redirect` says whether this bridge sends peer traffic up to the root
@@ -108,6 +112,7 @@ class GpuFacts:
 class Pair:
     """How GPU `a` reaches GPU `b` (directed). `relation` is one of `RELATIONS`; `nvlinks`: bonded links.
 
+    `fabric` is what those links are (`NVLink`, `XGMI`).
     read, write, atomics, p2p_nvlink, p2p_pcie: the driver's own status word (`OK`, `CNS`, `GNS`, `TNS`,
     `NS`, `DR`, `U`).
     """
@@ -116,6 +121,7 @@ class Pair:
     b: str
     relation: str | None = None
     nvlinks: int = 0
+    fabric: str = "NVLink"
     read: str | None = None
     write: str | None = None
     atomics: str | None = None
@@ -203,11 +209,16 @@ def ancestors(box: Box, place_id: str) -> tuple[Place, ...]:
     return tuple(found)
 
 
+def _numa_differs(box: Box, a: str, b: str) -> bool:
+    nodes = [place.numa if (place := box.place(i)) else None for i in (a, b)]
+    return None not in nodes and nodes[0] != nodes[1]
+
+
 def relation_in_tree(box: Box, a: str, b: str) -> str | None:
     """The relation that the tree implies for two devices, None when either has no known parent.
 
-    Nearest common place: a switch gives PIX (PXB when bridges lie between), a root port PHB, a socket NODE,
-    none SYS; this follows nvidia-smi's legend.
+    Nearest common place: a switch gives PIX (PXB when another switch lies between), a root port PIX, a
+    host bridge PHB, a socket NODE (SYS between its NUMA nodes), none SYS; this follows nvidia-smi's legend.
     """
     above_a, above_b = ancestors(box, a), ancestors(box, b)
     if not above_a or not above_b:
@@ -215,9 +226,11 @@ def relation_in_tree(box: Box, a: str, b: str) -> str | None:
     ids_b = {p.id: i for i, p in enumerate(above_b)}
     for hops_a, place in enumerate(above_a):
         if place.id in ids_b:
-            if place.kind == "switch":
+            if place.kind in ("switch", "root_port"):
                 return "PIX" if hops_a == 0 and ids_b[place.id] == 0 else "PXB"
-            return "PHB" if place.kind == "root_port" else "NODE"
+            if place.kind == "host_bridge":
+                return "PHB"
+            return "SYS" if _numa_differs(box, a, b) else "NODE"
     if above_a[-1].kind == "socket" and above_b[-1].kind == "socket":
         return "SYS"
     return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from arfloor.core.box import RELATIONS, Place
 
 # what the devices that are within one relation of each other share
-_SHARED_KIND = {"PIX": "switch", "PXB": "switch", "PHB": "root_port", "NODE": "socket"}
+_SHARED_KIND = {"PIX": "switch", "PXB": "switch", "PHB": "host_bridge", "NODE": "socket"}
 
 
 def tree_from_relations(
