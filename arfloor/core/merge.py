@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from arfloor.core.cases import BlockRecord, Check, Result, Samples
-from arfloor.core.statistics import latency
+from arfloor.core.launches import Launches, Spread, estimate, summarise
+from arfloor.core.spread import launch_spread
 
 # a case is as bad as its worst launch: `wrong` must never be averaged away
 _SEVERITY = ("wrong", "failed", "timeout", "ok", "unsupported", "skipped")
@@ -27,16 +28,20 @@ def merge_results(records: Iterable[BlockRecord], samples: Iterable[Samples]) ->
     timed: dict[str, list[Samples]] = defaultdict(list)
     for s in samples:
         timed[s.case_id].append(s)
-    return tuple(_merge_one(results, timed.get(case_id, [])) for case_id, results in by_case.items())
+    launches = {k: found for k in by_case if (found := summarise(timed.get(k, ()))) is not None}
+    # cases of the same settings share processes, and so a launch's luck
+    groups = [by_case[k][0].case.settings for k in launches]
+    spread = launch_spread(list(launches.values()), groups)
+    return tuple(_merge_one(results, launches.get(k), spread) for k, results in by_case.items())
 
 
-def _merge_one(results: list[Result], samples: list[Samples]) -> Result:
+def _merge_one(results: list[Result], launches: Launches | None, spread: Spread | None) -> Result:
     worst = min(results, key=lambda r: _SEVERITY.index(r.status))
     if worst.status != "ok":
         return replace(worst, latency=None, check=_worst_check(results))
     marks = tuple(sorted({m for r in results for m in r.marks}))
-    estimate = latency(samples) or worst.latency
-    return replace(worst, latency=estimate, check=_worst_check(results), marks=marks)
+    latency = worst.latency if launches is None else estimate(launches, spread)
+    return replace(worst, latency=latency, check=_worst_check(results), marks=marks)
 
 
 def _worst_check(results: list[Result]) -> Check | None:
