@@ -1,0 +1,220 @@
+"""NCCL through torch's process groups: as a user gets it, and in every setting it can be given.
+
+NCCL reads NCCL_ALGO and NCCL_PROTO when a communicator is made, so one process holds a communicator
+a combination; channels go through the communicator's own configuration. Peer access is read once a
+process: NCCL_P2P_DISABLE and NCCL_P2P_LEVEL are `settings`, each with processes of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from arfloor.backends.base import SUPPORTED, Group, PreparedOp, Support, Variant
+from arfloor.core.cases import Case, Machine, Path, Ran, Settings, record
+
+P2P_OFF: Settings = (("NCCL_P2P_DISABLE", "1"),)
+P2P_ANYWHERE: Settings = (("NCCL_P2P_LEVEL", "SYS"),)
+
+ALGORITHMS = ("ring", "tree")
+PROTOCOLS = ("ll", "ll128", "simple")
+CHANNELS = (1, 2, 4, 8, 16, 32)
+# measured by the default recipe beside the default, because each is the fastest somewhere: LL at small
+# sizes, LL128 between, Simple at large ones, and more channels than NCCL picks for a few hundred KiB
+CONTENDERS = frozenset({"16ch", "ring-ll-16ch", "ring-ll128-16ch", "ring-simple-8ch", "tree-ll"})
+
+
+@record
+class Plan:
+    """A variant's name taken apart: None means that NCCL chooses."""
+
+    algorithm: str | None = None
+    protocol: str | None = None
+    channels: int | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What must be set while the communicator is made."""
+        made = {}
+        if self.algorithm:
+            made["NCCL_ALGO"] = self.algorithm.capitalize()
+        if self.protocol:
+            made["NCCL_PROTO"] = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[self.protocol]
+        return made
+
+    @property
+    def advice(self) -> str:
+        """What a user sets to get it, as shell assignments; empty for the default."""
+        made = dict(self.environment)
+        if self.channels:
+            made |= {"NCCL_MIN_NCHANNELS": str(self.channels), "NCCL_MAX_NCHANNELS": str(self.channels)}
+        return " ".join(f"{name}={value}" for name, value in made.items())
+
+
+def parse_variant(name: str) -> Plan:
+    """`default`, `16ch`, `ring-ll`, `ring-ll128-16ch`. Raises ValueError on anything else."""
+    plan: dict[str, Any] = {}
+    for part in [] if name == "default" else name.split("-"):
+        if part in ALGORITHMS and not plan:
+            plan["algorithm"] = part
+        elif part in PROTOCOLS and set(plan) == {"algorithm"}:
+            plan["protocol"] = part
+        elif part.endswith("ch") and part[:-2].isdecimal() and "channels" not in plan:
+            plan["channels"] = int(part[:-2])
+        else:
+            raise ValueError(f"nccl variant {name!r}: expected default, Nch, or algorithm-protocol[-Nch]")
+    return Plan(**plan)
+
+
+def names() -> tuple[str, ...]:
+    """Every variant: default, NCCL's choice on n channels, every protocol x algorithm x channels."""
+    free = tuple(f"{n}ch" for n in CHANNELS)
+    forced = tuple(f"{a}-{p}" for a in ALGORITHMS for p in PROTOCOLS)
+    return ("default", *free, *forced, *(f"{f}-{n}ch" for f in forced for n in CHANNELS))
+
+
+class Nccl:
+    """The backend; see `arfloor.backends.base.Backend`."""
+
+    name = "nccl"
+
+    def support(self, machine: Machine, case: Case) -> Support:
+        """Any dtype and size on two or more GPUs; one group of all ranks, or equal groups."""
+        if machine.device_kind != "cuda":
+            return Support(ok=False, reason="needs_gpu", detail="NCCL reduces GPU memory")
+        if not machine.facts.get("nccl", True):
+            return Support(ok=False, reason="not_installed", detail="this torch is built without NCCL")
+        if case.path == "peer" and machine.facts.get("p2p") is False:
+            return Support(ok=False, reason="needs_p2p", detail="the GPUs have no peer access to each other")
+        return SUPPORTED
+
+    def variants(self, machine: Machine) -> Sequence[Variant]:
+        """Both paths; peer access beyond one switch as a setting of its own where it changes anything."""
+        if machine.device_kind != "cuda":
+            return ()
+        peer: list[tuple[Path, Settings]] = [("peer", ()), ("host", P2P_OFF)]
+        if not machine.facts.get("nvlink", False) and machine.facts.get("p2p", False):
+            peer.append(("peer", P2P_ANYWHERE))
+        return [
+            Variant(
+                name=name,
+                path=path,
+                settings=settings,
+                default=name == "default" and settings != P2P_ANYWHERE,
+                contender=name == "default" or name in CONTENDERS,
+            )
+            for path, settings in peer
+            for name in names()
+        ]
+
+    def prepare(self, case: Case, group: Group, slots: int) -> PreparedOp:
+        """A communicator for the variant, made once a process, and `slots` tensors reduced in place."""
+        communicator = _communicator(case, group)
+        return _Op(case, communicator, slots)
+
+
+_COMMUNICATORS: dict[tuple[str, tuple[tuple[int, ...], ...]], Any] = {}
+
+
+def _communicator(case: Case, group: Group) -> Any:
+    """The process group of a variant: made, and connected, while its environment holds. Collective."""
+    key = (case.variant, case.groups)
+    if key not in _COMMUNICATORS:
+        import torch
+        import torch.distributed as dist
+
+        plan = parse_variant(case.variant)
+        device = torch.device(case.devices[group.rank])
+        with environment(plan.environment):
+            options = _options(plan)
+            mine = None
+            for members in case.groups or (tuple(range(group.world)),):
+                made = dist.new_group(list(members), backend="nccl", pg_options=options)
+                if group.rank in members:
+                    mine = made
+            # torch makes the communicator at its first collective: while the environment still holds
+            dist.all_reduce(torch.zeros(4, device=device), group=mine)
+            torch.cuda.synchronize(device)
+        _COMMUNICATORS[key] = mine
+    return _COMMUNICATORS[key]
+
+
+def _options(plan: Plan) -> Any:
+    import torch.distributed as dist
+
+    options = dist.ProcessGroupNCCL.Options()
+    if plan.channels:
+        options.config.min_ctas = plan.channels
+        options.config.max_ctas = plan.channels
+    return options
+
+
+@contextlib.contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a while; on leaving, everything is as it was."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class _Op:
+    """Slots of one arena, reduced in place."""
+
+    def __init__(self, case: Case, communicator: Any, slots: int) -> None:
+        import torch
+
+        self.slots = slots
+        self._communicator = communicator
+        dtype = getattr(torch, case.dtype)
+        self._tensors = list(torch.zeros(slots, case.numel, dtype=dtype, device="cuda").unbind(0))
+        self._dist = torch.distributed
+
+    def write(self, slot: int, values: np.ndarray) -> None:
+        import torch
+
+        self._tensors[slot].copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+    def poison(self, slot: int) -> None:
+        """In place: the output is the input."""
+
+    def run(self, slot: int) -> None:
+        self._dist.all_reduce(self._tensors[slot], group=self._communicator)
+
+    def read(self, slot: int) -> np.ndarray:
+        values: np.ndarray = self._tensors[slot].double().cpu().numpy()
+        return values
+
+    def ran(self) -> Ran:
+        """Library only: what really ran is read from the log of a probe worker."""
+        return Ran(library=f"NCCL {loaded_version()}", source="api")
+
+    def close(self) -> None:
+        self._tensors = []
+
+
+def loaded_version() -> str:
+    """Version of the NCCL library that torch loaded (not the one torch was built against)."""
+    import ctypes
+
+    import torch
+
+    built = ".".join(str(part) for part in torch.cuda.nccl.version())
+    try:
+        number = ctypes.c_int(0)
+        if ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number)) != 0:
+            return built
+    except (OSError, AttributeError):  # linked into torch, or under another name
+        return built
+    major, rest = divmod(number.value, 10000)
+    return f"{major}.{rest // 100}.{rest % 100}"

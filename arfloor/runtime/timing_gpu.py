@@ -1,0 +1,268 @@
+"""How an operation on GPUs is timed: on the device, behind a device barrier, per replay.
+
+`graph`      the slope between two CUDA graphs of few and many chained operations, each
+             [barrier over the ranks, event, K operations, event]. What is constant (launch of the
+             graph, the events, leaving the barrier) cancels; what remains is the cost of one more
+             operation in a captured decode step.
+`eager`      the same slope with the operations launched one by one by the host.
+`isolated`   one operation behind the barrier, less a control that holds the barrier and events only.
+
+A rank's sample is one value a replay; `arfloor.core.statistics` takes the maximum over ranks.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from arfloor.runtime.barrier import DeviceBarrier
+from arfloor.runtime.jit import checked
+from arfloor.runtime.slabs import SlabError
+
+FEW, MANY = 8, 40
+
+
+class TimingError(Exception):
+    """A case that cannot be timed; the message says why."""
+
+
+class Op(Protocol):
+    """What is timed: `arfloor.backends.base.PreparedOp`, as far as timing needs it."""
+
+    slots: int
+
+    def run(self, slot: int) -> None: ...
+
+
+def slopes_us(many_us: Sequence[float], few_us: Sequence[float], many: int, few: int) -> tuple[float, ...]:
+    """Cost of one more operation, per replay of the long chain, in us.
+
+    The short chain enters by its median: its noise would otherwise be added to every sample, and a
+    maximum over ranks would turn that noise into a bias upward. Raises ValueError on no samples.
+    """
+    if not many_us or not few_us:
+        raise ValueError("slopes_us: expected at least one replay of each chain, found none")
+    base = statistics.median(few_us)
+    return tuple((t - base) / (many - few) for t in many_us)
+
+
+def less_control_us(measured_us: Sequence[float], control_us: Sequence[float]) -> tuple[float, ...]:
+    """Each measured time less the median of the control, in us."""
+    if not control_us:
+        raise ValueError("less_control_us: expected at least one control, found none")
+    base = statistics.median(control_us)
+    return tuple(t - base for t in measured_us)
+
+
+class Events:
+    """Two events that a graph records anew at each replay (external), and the time between them."""
+
+    def __init__(self) -> None:
+        from cuda.bindings import runtime
+
+        self.begin = checked(runtime.cudaEventCreate())
+        self.end = checked(runtime.cudaEventCreate())
+
+    def record(self, event: Any, stream: int, *, captured: bool) -> None:
+        from cuda.bindings import runtime
+
+        flags = runtime.cudaEventRecordExternal if captured else runtime.cudaEventRecordDefault
+        checked(runtime.cudaEventRecordWithFlags(event, stream, flags))
+
+    def elapsed_us(self) -> float:
+        """Wait for the end, then the time between both, in us."""
+        from cuda.bindings import runtime
+
+        checked(runtime.cudaEventSynchronize(self.end))
+        return float(checked(runtime.cudaEventElapsedTime(self.begin, self.end))) * 1e3
+
+    def close(self) -> None:
+        from cuda.bindings import runtime
+
+        runtime.cudaEventDestroy(self.begin)
+        runtime.cudaEventDestroy(self.end)
+
+
+def current_stream() -> int:
+    """Torch's current stream as a handle, resolved now: a captured stream is another one."""
+    import torch
+
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def captured_nodes(stream: int) -> int:
+    """Number of nodes that the capture under way on `stream` holds so far."""
+    from cuda.bindings import runtime
+
+    query = getattr(runtime, "cudaStreamGetCaptureInfo_v2", None) or runtime.cudaStreamGetCaptureInfo
+    info = checked(query(stream))
+    return int(checked(runtime.cudaGraphGetNodes(info[2]))[1])
+
+
+class Chain:
+    """[barrier, event, `count` operations, event] as a CUDA graph, or launched by the host.
+
+    `least_nodes`: how many nodes the operations must have left in the graph (default: one each).
+    """
+
+    def __init__(
+        self,
+        op: Op | None,
+        count: int,
+        barrier: DeviceBarrier,
+        *,
+        graph: bool,
+        least_nodes: int | None = None,
+    ) -> None:
+        self._op, self._count, self._barrier = op, count, barrier
+        self._least_nodes = 3 + (count if least_nodes is None else least_nodes)
+        self._events = Events()
+        self._graph: Any = None
+        if graph:
+            try:
+                self._graph = self._capture()
+            except BaseException:
+                self._events.close()
+                raise
+
+    def _enqueue(self, *, captured: bool) -> None:
+        stream = current_stream()
+        self._barrier.enqueue(stream)
+        self._events.record(self._events.begin, stream, captured=captured)
+        for i in range(self._count):
+            assert self._op is not None
+            self._op.run(i % self._op.slots)
+        self._events.record(self._events.end, stream, captured=captured)
+
+    def _capture(self) -> Any:
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        # thread-local: NCCL's and torch's watchdog threads may call CUDA meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._enqueue(captured=True)
+            nodes = captured_nodes(current_stream())
+        if nodes < self._least_nodes:  # the barrier, two events, and at least a node an operation
+            raise TimingError(
+                f"the captured graph holds {nodes} nodes for {self._count} operations: "
+                "the operation does not run on torch's current stream, so it was not captured"
+            )
+        return graph
+
+    def replay_us(self) -> float:
+        """Run once on every rank; the time between the events on this rank, in us."""
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._enqueue(captured=False)
+        return self._events.elapsed_us()
+
+    def close(self) -> None:
+        self._graph = None
+        self._events.close()
+
+
+_BARRIERS: dict[tuple[str, str], DeviceBarrier] = {}
+
+
+def barrier_for(bench: Any, path: str) -> DeviceBarrier:
+    """The worker's device barrier for a path, made at first use. Collective.
+
+    Flags lie in peer memory for `peer` cases, where GPUs address each other; else in host memory.
+    """
+    key = (path if path == "peer" else "host", bench.device)
+    if key not in _BARRIERS:
+        ordinal = int(bench.device.partition(":")[2])
+        try:
+            _BARRIERS[key] = DeviceBarrier(bench.group, key[0], device=ordinal)
+        except SlabError:  # on every rank alike
+            if key[0] == "host":
+                raise
+            _BARRIERS[key] = barrier_for(bench, "host")
+    return _BARRIERS[key]
+
+
+class _Gpu:
+    """What the three modes share; see `arfloor.runtime.timing.Timer`. `before` runs before every replay."""
+
+    slots = 4
+    marks: tuple[str, ...] = ()
+
+    def __init__(self, op: Op, case: Any, bench: Any) -> None:
+        self._op = op
+        self._barrier = barrier_for(bench, case.path)
+        self._chains: tuple[Chain, Chain] | None = None
+        self.before: Callable[[], None] | None = None
+
+    def _build(self) -> tuple[Chain, Chain]:
+        raise NotImplementedError
+
+    def _reduce(self, measured: Sequence[float], base: Sequence[float]) -> tuple[float, ...]:
+        raise NotImplementedError
+
+    def warm_up(self) -> float:
+        """Run every slot once on all ranks in one order, so that libraries connect and allocate before
+        the capture; capture; replay. Raises TimingError when a graph does not hold the operation."""
+        import torch
+
+        for slot in range(self._op.slots):
+            self._op.run(slot)
+        torch.cuda.synchronize()
+        self._chains = self._build()
+        return statistics.median(self.measure(3))
+
+    def measure(self, replays: int) -> tuple[float, ...]:
+        """`replays` samples in us an operation. Raises BarrierTimeout when a rank did not come."""
+        assert self._chains is not None, "warm_up comes first"
+        measured: list[float] = []
+        base: list[float] = []
+        for _ in range(replays):  # alternating: drift meets both alike
+            for chain, times in zip(self._chains, (measured, base), strict=True):
+                if self.before is not None:
+                    self.before()
+                times.append(chain.replay_us())
+        self._barrier.check()
+        return self._reduce(measured, base)
+
+    def close(self) -> None:
+        """Drop graphs and events; the barrier stays for the next case."""
+        for chain in self._chains or ():
+            chain.close()
+        self._chains = None
+
+
+class Graph(_Gpu):
+    """Slope between CUDA graphs of FEW and MANY chained operations."""
+
+    def _build(self) -> tuple[Chain, Chain]:
+        return (
+            Chain(self._op, MANY, self._barrier, graph=True),
+            Chain(self._op, FEW, self._barrier, graph=True),
+        )
+
+    def _reduce(self, measured: Sequence[float], base: Sequence[float]) -> tuple[float, ...]:
+        return slopes_us(measured, base, MANY, FEW)
+
+
+class Eager(Graph):
+    """The same slope, every operation launched by the host: what a program without graphs pays."""
+
+    def _build(self) -> tuple[Chain, Chain]:
+        return (
+            Chain(self._op, MANY, self._barrier, graph=False),
+            Chain(self._op, FEW, self._barrier, graph=False),
+        )
+
+
+class Isolated(_Gpu):
+    """One operation behind the barrier, less a control of barrier and events."""
+
+    def _build(self) -> tuple[Chain, Chain]:
+        return (
+            Chain(self._op, 1, self._barrier, graph=True),
+            Chain(None, 0, self._barrier, graph=True),
+        )
+
+    def _reduce(self, measured: Sequence[float], base: Sequence[float]) -> tuple[float, ...]:
+        return less_control_us(measured, base)

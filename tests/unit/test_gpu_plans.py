@@ -1,0 +1,184 @@
+"""What the GPU side decides without a GPU: variants, probe patterns, slopes, health marks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, environment, names, parse_variant
+from arfloor.core.cases import Case, Machine
+from arfloor.primitives.gpu import ends, patterns, rates_gbps
+from arfloor.runtime import jit
+from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read, traffic_mark
+from arfloor.runtime.timing_gpu import less_control_us, slopes_us
+
+
+def machine(**facts: bool) -> Machine:
+    return Machine(world=2, device_kind="cuda", device_name="GPU", facts=dict(facts))
+
+
+def case(**changes: object) -> Case:
+    fields: dict[str, object] = {
+        "backend": "nccl",
+        "path": "peer",
+        "devices": ("cuda:0", "cuda:1"),
+        "numel": 1024,
+        "dtype": "bfloat16",
+        "mode": "graph",
+    }
+    return Case(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_every_variant_name_means_what_it_says() -> None:
+    assert parse_variant("default").environment == {}
+    plan = parse_variant("ring-ll128-16ch")
+    assert plan.environment == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
+    assert plan.advice == "NCCL_ALGO=Ring NCCL_PROTO=LL128 NCCL_MIN_NCHANNELS=16 NCCL_MAX_NCHANNELS=16"
+    assert parse_variant("16ch").channels == 16
+    assert len({parse_variant(n) for n in names()}) == len(names())
+    assert set(names()) >= CONTENDERS
+
+
+@pytest.mark.parametrize("name", ["ll-ring", "ring-16ch-ll", "ring-ll-16ch-8ch", "fast", "xch", ""])
+def test_other_variant_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="nccl variant"):
+        parse_variant(name)
+
+
+def test_variants_cover_both_paths_and_one_default_each() -> None:
+    variants = Nccl().variants(machine(nvlink=True, p2p=True))
+    assert {(v.path, v.settings) for v in variants} == {("peer", ()), ("host", P2P_OFF)}
+    assert [(v.path, v.settings) for v in variants if v.default] == [("peer", ()), ("host", P2P_OFF)]
+    pcie = Nccl().variants(machine(nvlink=False, p2p=True))
+    assert ("peer", P2P_ANYWHERE) in {(v.path, v.settings) for v in pcie}
+    assert sum(v.default for v in pcie) == 2
+    cpu = Machine(world=2, device_kind="cpu", device_name="CPU")
+    assert list(Nccl().variants(cpu)) == []
+
+
+def test_support_says_why_not() -> None:
+    nccl = Nccl()
+    assert nccl.support(machine(p2p=True), case()).ok
+    assert nccl.support(machine(p2p=False), case()).reason == "needs_p2p"
+    assert nccl.support(machine(p2p=False), case(path="host", settings=P2P_OFF)).ok
+    cpu = Machine(world=2, device_kind="cpu", device_name="CPU")
+    assert nccl.support(cpu, case()).reason == "needs_gpu"
+
+
+def test_the_environment_holds_inside_and_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    seen = []
+
+    def fail() -> None:
+        with environment({"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}):
+            seen.append((os.environ["NCCL_ALGO"], os.environ["NCCL_PROTO"]))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert seen == [("Ring", "LL")]
+    assert os.environ["NCCL_ALGO"] == "Tree"
+    assert "NCCL_PROTO" not in os.environ
+
+
+def test_gpu_modules_import_without_torch_or_cuda() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['cuda'] = sys.modules['pynvml'] = None\n"
+        "import arfloor.backends.nccl, arfloor.primitives.gpu, arfloor.runtime.timing_gpu\n"
+        "import arfloor.runtime.health, arfloor.runtime.barrier"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@given(st.integers(2, 16), st.sampled_from(["sm", "ce"]))
+def test_patterns_name_their_traffic(world: int, engine: str) -> None:
+    for pattern in patterns("host", world, engine):
+        moves = {(s.rank, s.access) for s in pattern.streams}
+        assert len(moves) == len(pattern.streams)
+        sizes = {"one_way": 1, "all_one_way": world, "both_ways": 2, "all": 2 * world}
+        assert len(pattern.streams) == sizes[pattern.active]
+    for pattern in patterns("peer", world, engine):
+        assert all(s.rank != s.other for s in pattern.streams)
+        if pattern.active == "both_ways":  # one stream in and one out a rank
+            assert sorted(s.rank for s in pattern.streams) == list(range(world))
+            assert sorted(s.other for s in pattern.streams) == list(range(world))
+        if pattern.active == "all":
+            assert len(pattern.streams) == world * (world - 1)
+    assert ("all" in {p.active for p in patterns("peer", world, engine)}) == (world > 2)
+
+
+def test_a_load_moves_bytes_towards_its_gpu() -> None:
+    by_access = {s.access: ends(s) for p in patterns("host", 2, "sm") for s in p.streams if s.rank == 0}
+    assert by_access == {"write": ("cuda:0", "host"), "read": ("host", "cuda:0")}
+
+
+def test_rates_leave_out_slopes_lost_in_noise() -> None:
+    assert rates_gbps([10.0, -1.0, 0.0, float("nan")], 262144) == [pytest.approx(26.2144)]
+
+
+@given(st.floats(1, 500), st.floats(0, 1000), st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=9))
+def test_a_slope_forgets_whatever_is_constant(each: float, constant: float, noise: list[float]) -> None:
+    many = [constant + 40 * each + n for n in noise]
+    few = [constant + 8 * each for _ in noise]
+    got = slopes_us(many, few, 40, 8)
+    assert all(abs(g - each - n / 32) < 1e-6 for g, n in zip(got, noise, strict=True))
+
+
+def test_one_slow_replay_of_the_short_chain_moves_nothing() -> None:
+    clean = slopes_us([400.0] * 5, [80.0] * 5, 40, 8)
+    assert slopes_us([400.0] * 5, [80.0, 80.0, 800.0, 80.0, 80.0], 40, 8) == clean
+    assert less_control_us([12.0, 14.0], [2.0, 2.0, 9.0]) == (10.0, 12.0)
+    with pytest.raises(ValueError, match="none"):
+        slopes_us([], [], 40, 8)
+    with pytest.raises(ValueError, match="none"):
+        less_control_us([1.0], [])
+
+
+def test_marks() -> None:
+    calm = Reading(sm_mhz=1980, pcie_width=16, pcie_width_max=16, pcie_generation=5)
+    assert marks_of([calm, calm]) == ()
+    assert marks_of([Reading(), Reading()]) == ()
+    slow = Reading(sm_mhz=1200, throttles=("SwPowerCap",), pcie_width=8, pcie_width_max=16, pcie_generation=5)
+    assert marks_of([calm, slow]) == (
+        "throttled: power cap",
+        "clocks moved: 1200 to 1980 MHz",
+        "link changed while measuring",
+        "link x8 of x16",
+    )
+
+
+def test_traffic_is_judged_only_where_it_was_counted() -> None:
+    before, after = LinkBytes(pcie_tx=1000, nvlink_tx=None), LinkBytes(pcie_tx=27_000_000, nvlink_tx=5)
+    per_op = moved(before, after, 100)
+    assert per_op == {"pcie_tx": pytest.approx(269_990)}
+    assert traffic_mark(per_op, "pcie", 262_144, 600_000) is None
+    assert traffic_mark(per_op, "nvlink", 262_144, 600_000) is None
+    assert "pcie" in (traffic_mark(per_op, "pcie", 500_000, 600_000) or "")
+    with pytest.raises(ValueError, match="operation"):
+        moved(before, after, 0)
+
+
+def test_without_nvml_nothing_is_claimed() -> None:
+    if read(0) != Reading():
+        pytest.skip("this machine has NVML")
+    assert link_bytes(0) == LinkBytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "defines"), [("barrier.cu", {}), ("probes.cu", {"RELAXED": 1}), ("probes.cu", {"RELAXED": 0})]
+)
+def test_probe_kernels_compile_for_every_architecture(
+    file: str, defines: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings")
+    monkeypatch.setenv("ARFLOOR_CACHE_DIR", str(tmp_path))
+    for arch in jit.ARCHS:
+        cubin = jit.compile_cubin(jit.read_sources(file), arch=arch, defines=defines, name=file)
+        assert cubin[:4] == b"\x7fELF"
