@@ -5,18 +5,22 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from arfloor.core.errors import InputError
+
+if TYPE_CHECKING:
+    from arfloor.report.model import Report
 
 
 def command(
     run: Path | None = None,
     /,
     *,
-    format: Literal["text", "md", "json"] = "text",
+    format: Literal["text", "md", "json", "html"] = "text",
+    figures: Annotated[Path | None, Parameter(help="Also write the pictures (PNG, SVG) here.")] = None,
     table: Annotated[
         Literal["summary", "nccl-tests"], Parameter(help="Shape of the text tables.")
     ] = "summary",
@@ -28,9 +32,9 @@ def command(
     run
         A run directory that `torchrun -m arfloor.sweep` wrote.
     format
-        text for a terminal, md for a card to paste, json for programs.
+        text for a terminal, md for a card to paste, json for programs, html for one self-contained page.
     """
-    from arfloor.report import card, model, nccl_tests, rows, text
+    from arfloor.report import model
     from arfloor.rundir import load
 
     if run is None:
@@ -38,13 +42,33 @@ def command(
             "report: expected a run directory, found none; give one, as in `arfloor report runs/NAME`"
         )
     report = model.build(load(run))
+    sys.stdout.write(_render(report, format, table))
+    if figures is not None:
+        from arfloor.report import plots
+
+        for path in plots.write(report, figures):
+            print(path, file=sys.stderr)
+
+
+def _render(report: Report, format: str, table: str) -> str:
     if format == "json":
-        sys.stdout.write(rows.render(report))
-    elif format == "md":
-        sys.stdout.write(card.render(report))
-    elif table == "nccl-tests":
-        sys.stdout.write(nccl_tests.render(report))
-    else:
-        tty = sys.stdout.isatty()
-        width = shutil.get_terminal_size().columns if tty else 140
-        sys.stdout.write(text.render(report, width=max(width, 100), color=tty))
+        from arfloor.report import rows
+
+        return rows.render(report)
+    if format == "md":
+        from arfloor.report import card
+
+        return card.render(report)
+    if format == "html":
+        from arfloor.report import html
+
+        return html.render(report)
+    if table == "nccl-tests":
+        from arfloor.report import nccl_tests
+
+        return nccl_tests.render(report)
+    from arfloor.report import text
+
+    tty = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if tty else 140
+    return text.render(report, width=max(width, 100), color=tty)

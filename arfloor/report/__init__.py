@@ -17,7 +17,7 @@ def write(run_dir: str | PathLike[str]) -> str:
 
     Raises `arfloor.rundir.RunDirError` (one line) when `run_dir` cannot be read.
     """
-    from arfloor.report import card, model, rows
+    from arfloor.report import card, html, model, rows
     from arfloor.rundir import load
 
     root = Path(run_dir)
@@ -25,4 +25,5 @@ def write(run_dir: str | PathLike[str]) -> str:
     text = card.render(report)
     (root / "report.json").write_text(rows.render(report))
     (root / "report.md").write_text(text)
+    (root / "report.html").write_text(html.render(report))
     return text

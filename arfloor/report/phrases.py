@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from arfloor.core import units
 from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Verdict
+from arfloor.core.fits import Fit
+from arfloor.core.floor import Term
 from arfloor.core.verdict import DEFAULT_BACKEND, PATH_SETTINGS
 
 
@@ -19,7 +23,10 @@ def interval(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     half = max(estimate.hi - estimate.value, estimate.value - estimate.lo)
-    return f"{units.number(estimate.value)} ±{units.number(half)}"
+    value = units.number(estimate.value)
+    decimals = len(value.partition(".")[2])
+    digits = 1 if half >= 9.95 else 2 if half >= 0.995 else 3 if half >= 0.0995 else 4
+    return f"{value} ±{half:.{min(decimals + 1, digits - 1)}f}"
 
 
 def check(result: Result | None) -> str:
@@ -86,3 +93,26 @@ def _backend(case: Case) -> str:
 def versions(manifest: Manifest) -> str:
     """`torch 2.13.0, nccl 2.28.9, driver 580`: whatever the manifest records, in its order."""
     return ", ".join(f"{name} {version}" for name, version in manifest.versions.items() if version)
+
+
+def fit_line(found: Fit) -> str:
+    """`14.5 us + bytes / 9.70 GB/s to 512 KiB; then ...; sizes left out are predicted to 0.4 %`."""
+    pieces = []
+    for segment in found.segments:
+        rate = f" + bytes / {units.number(segment.gbps)} GB/s" if segment.gbps else ""
+        until = f" to {units.size(segment.end)}" if len(found.segments) > 1 else ""
+        pieces.append(f"{units.us(segment.alpha.value)}{rate}{until}")
+    text = "; then ".join(pieces)
+    if found.loo_error is not None and found.loo_worst is not None:
+        text += f"; a size left out is predicted to {found.loo_error:.1%} (worst {found.loo_worst:.1%})"
+    for outlier in found.outliers:
+        text += (
+            f"; {units.us(outlier.us)} at {units.size(outlier.nbytes)} is an outlier "
+            f"({units.us(outlier.expected_us)} expected)"
+        )
+    return text
+
+
+def floor_parts(terms: Sequence[Term]) -> str:
+    """`1.30 launch + 7.08 wire (stream sm write cuda:0>host all)`: parts in us, with their probes."""
+    return " + ".join(f"{units.number(t.us.value)} {t.name} ({t.source})" for t in terms if t.us.value > 0)

@@ -100,15 +100,20 @@ def size_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: units.size(round(x))))
 
 
-def log_axis(axes: Axes, lo: float, hi: float, *, unit: str = "") -> None:
-    """A log axis of values from `lo` to `hi` with ticks at 1, 2 and 5 and plain numbers."""
+def log_axis(
+    axes: Axes, lo: float, hi: float, *, unit: str = "", steps: tuple[float, ...] = (1, 2, 5)
+) -> None:
+    """A log axis of values from `lo` to `hi` with plain numbers at the `steps` of each decade.
+
+    Too many ticks are thinned to the powers of ten.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_yscale("log")
     axes.set_ylim(lo, hi)
-    ticks = [m * 10.0**e for e in range(-4, 9) for m in (1, 2, 5) if lo <= m * 10.0**e <= hi]
-    if len(ticks) > 9:
-        ticks = [t for t in ticks if f"{t:e}"[0] == "1"]
+    ticks = [m * 10.0**e for e in range(-4, 9) for m in steps if lo <= m * 10.0**e <= hi]
+    if len(ticks) > 10:
+        ticks = [10.0**e for e in range(-4, 9) if lo <= 10.0**e <= hi]
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}{unit}"))
@@ -122,6 +127,12 @@ class Label:
     y: float
     color: str
     bold: bool = False
+
+
+def label_width(labels: Sequence[Label]) -> float:
+    """Inches of right margin that the labels need, their joining lines included."""
+    longest = max((len(line) for label in labels for line in label.text.splitlines()), default=0)
+    return 0.45 + 0.066 * longest
 
 
 def label_ends(axes: Axes, labels: Sequence[Label], *, gap_points: float = 11.0) -> None:

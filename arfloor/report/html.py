@@ -1,0 +1,85 @@
+"""The report as one self-contained page: no script, no request, pictures inline."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from arfloor.core import units
+from arfloor.report import phrases
+from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span
+from arfloor.report.series import Series, series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    id: str
+    section: Section
+    headline: Row
+    series: tuple[Series, ...]
+    svg: Any
+
+    @property
+    def floors(self) -> bool:
+        return any(row.floor for row in self.section.rows)
+
+
+def render(report: Report) -> str:
+    """The page. Everything that comes from the run is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    from arfloor.report import plots
+
+    environment = Environment(
+        loader=PackageLoader("arfloor.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def ticks(text: str) -> Markup:
+        return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+    environment.filters["ticks"] = ticks
+    parts = [
+        _Part(
+            id=f"s{number}",
+            section=section,
+            headline=section.nearest(HEADLINE_NBYTES),
+            series=series(section),
+            svg=Markup(plots.inline_svg(section, report.box, f"s{number}")),
+        )
+        for number, section in enumerate(plots.drawable(report))
+    ]
+    return environment.get_template("report.html").render(
+        report=report,
+        manifest=report.manifest,
+        parts=parts,
+        facts=_facts(report),
+        phrases=phrases,
+        size=units.size,
+        size_span=size_span,
+        us=units.us,
+        number=units.number,
+        ratio=units.ratio,
+    )
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    manifest = report.manifest
+    machine = manifest.machine
+    rows = [
+        ("recipe", str(manifest.recipe.get("name", ""))),
+        ("seed", str(manifest.seed)),
+        ("ranks", f"{machine.world} x {machine.device_name} ({machine.device_kind})"),
+        ("versions", phrases.versions(manifest)),
+        ("facts", ", ".join(f"{k}={v}" for k, v in sorted(machine.facts.items()))),
+        ("environment", " ".join(f"{k}={v}" for k, v in sorted(manifest.env.items()))),
+        ("source", manifest.git or ""),
+        ("blocks done", str(len(manifest.blocks_done))),
+        ("failures noted", "; ".join(manifest.failures)),
+    ]
+    return [(name, value) for name, value in rows if value]

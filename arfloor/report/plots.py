@@ -1,0 +1,269 @@
+"""Pictures of a report: latency and headroom against size, per path, as PNG and SVG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arfloor.core import units
+from arfloor.core.cases import Estimate
+from arfloor.core.verdict import AT_FLOOR
+from arfloor.report import style
+from arfloor.report.model import Report, Section, status_spans
+from arfloor.report.series import Series, series
+from arfloor.report.style import Label, Look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Points = Sequence[tuple[int, Estimate]]
+
+_CAPTION = (
+    "markers: median with its 95 % interval; lines: fits, thin where the fit switches; "
+    "dashed: best known schedule at the measured rates; dotted: bound"
+)
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """Write NAME.png and NAME.svg for every section with a measurement; returns the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for section in drawable(report):
+        figure = draw(section, report.box)
+        for suffix, content in ((".png", _save(figure, "png")), (".svg", _save(figure, "svg"))):
+            path = folder / f"{file_name(section)}{suffix}"
+            path.write_bytes(content)
+            written.append(path)
+    return written
+
+
+def drawable(report: Report) -> list[Section]:
+    """Sections that hold at least one correct measurement."""
+    return [s for s in report.sections if any(row.verdict.best for row in s.rows)]
+
+
+def file_name(section: Section) -> str:
+    """`host-pcie-2-bfloat16-graph`, with the devices where the ranks form groups."""
+    parts = [section.path, section.link, str(section.world), section.dtype, section.mode]
+    if len(section.groups) > 1 or len(section.devices) != section.world:
+        parts += [f"on{len(section.devices)}"]
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(p for p in parts if p).lower())
+
+
+def inline_svg(section: Section, box: str, prefix: str) -> str:
+    """The picture as an SVG element to stand in a page; `prefix` keeps its ids apart from others'."""
+    text = _save(draw(section, box), "svg").decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = text.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')
+    return re.sub(
+        r'(<svg[^>]*?) width="[^"]*" height="[^"]*"|(<svg[^>]*?) height="[^"]*" width="[^"]*"',
+        r"\1\2",
+        text,
+        count=1,
+    )
+
+
+def draw(section: Section, box: str) -> Figure:
+    """Three panels over one size axis: latency with fits and floor, the verdicts, the headroom."""
+    from matplotlib.figure import Figure
+
+    with style.styled():
+        figure = Figure(figsize=(8.6, 6.4))
+        latency, strip, headroom = figure.subplots(
+            3, 1, sharex=True, gridspec_kw={"height_ratios": [10, 0.7, 4.5], "hspace": 0.03}
+        )
+        figure.suptitle(f"{box}: {section.title}", x=0.01, ha="left", fontsize=11, fontweight="bold")
+        sizes = [row.nbytes for row in section.rows]
+        style.size_axis(latency, sizes)
+        latency_labels = _latency(latency, section)
+        _strip(strip, section)
+        headroom_labels = _headroom(headroom, section)
+        headroom.set_xlabel("message size of a rank")
+        figure.text(0.01, 0.008, _CAPTION, fontsize=7.5, color=style.FAINT)
+        margin = style.label_width([*latency_labels, *headroom_labels]) / figure.get_figwidth()
+        figure.get_layout_engine().set(rect=(0, 0.025, 1 - margin, 0.975))
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # what labels are placed by is settled; they must not move it
+        style.label_ends(latency, latency_labels)
+        style.label_ends(headroom, headroom_labels)
+    return figure
+
+
+def _latency(axes: Axes, section: Section) -> list[Label]:
+    drawn = series(section)
+    labels: list[Label] = []
+    contenders = iter(style.CONTENDERS)
+    everything = [e for s in drawn for _, e in s.points]
+    for s in drawn:
+        if s.role == "other":
+            xs, ys = zip(*((x, e.value) for x, e in s.points), strict=True)
+            axes.plot(xs, ys, color=style.FAINT, linewidth=0.7, alpha=0.5, zorder=1)
+            continue
+        look = style.DEFAULT if s.role == "default" else next(contenders)
+        labels.append(_one(axes, s, look))
+    floors = _floor_lines(axes, section)
+    everything += [e for points in floors.values() for _, e in points]
+    lo, hi = min(e.lo for e in everything), max(e.hi for e in everything)
+    style.log_axis(axes, lo / 1.4, hi * 1.3)
+    if floors:
+        _forbidden(axes, floors["bound"], lo / 1.4)
+        labels += [
+            Label(text="attainable", y=floors["attainable"][-1][1].value, color=style.FLOOR, bold=True),
+            Label(text="bound", y=floors["bound"][-1][1].value, color=style.FLOOR),
+        ]
+    axes.set_ylabel("latency, us")
+    return labels
+
+
+def _one(axes: Axes, s: Series, look: Look) -> Label:
+    """Points with their intervals, the fit as a line, outliers of the fit ringed and named."""
+    _dots(axes, s.points, look)
+    xs = [x for x, _ in s.points]
+    axes.plot(xs, [e.value for _, e in s.points], color=look.color, linewidth=0.7, alpha=0.6, zorder=2)
+    end = s.points[-1][1].value
+    if s.fit is not None:
+        for piece in s.fit.segments:
+            xs = np.geomspace(piece.start, piece.end, 60)
+            axes.plot(xs, [piece.us(x) for x in xs], color=look.color, linewidth=1.3, zorder=3)
+        for outlier in s.fit.outliers:
+            axes.plot(outlier.nbytes, outlier.us, "o", mfc="none", mec=look.color, ms=11, mew=1.2)
+            axes.annotate(
+                f"{units.us(outlier.us)}, fit {units.number(outlier.expected_us)}",
+                (outlier.nbytes, outlier.us),
+                xytext=(9, 4),
+                textcoords="offset points",
+                fontsize=7.5,
+                color=look.color,
+            )
+    name = f"{s.label} (default)" if s.role == "default" else s.label
+    return Label(text=_wrap(name), y=end, color=look.color, bold=s.role == "default")
+
+
+def _dots(axes: Axes, points: Points, look: Look) -> None:
+    xs = [x for x, _ in points]
+    ys = np.array([e.value for _, e in points])
+    below = np.maximum(ys - np.array([e.lo for _, e in points]), 0)
+    above = np.maximum(np.array([e.hi for _, e in points]) - ys, 0)
+    axes.errorbar(
+        xs,
+        ys,
+        yerr=(below, above),
+        fmt=look.marker,
+        color=look.color,
+        markersize=4,
+        elinewidth=1,
+        capsize=1.8,
+        zorder=4,
+    )
+
+
+def _floor_lines(axes: Axes, section: Section) -> dict[str, list[tuple[int, Estimate]]]:
+    attainable = [(r.nbytes, r.verdict.attainable) for r in section.rows if r.verdict.attainable]
+    bound = [(r.nbytes, r.verdict.bound) for r in section.rows if r.verdict.bound]
+    if not attainable or not bound:
+        return {}
+    xs = [x for x, _ in attainable]
+    axes.plot(
+        xs, [e.value for _, e in attainable], color=style.FLOOR, linewidth=1.6, linestyle="--", zorder=2
+    )
+    axes.fill_between(
+        xs, [e.lo for _, e in attainable], [e.hi for _, e in attainable], color=style.FLOOR, alpha=0.12, lw=0
+    )
+    axes.plot(
+        [x for x, _ in bound], [e.value for _, e in bound], color=style.FLOOR, linewidth=1.1, zorder=2, ls=":"
+    )
+    return {"attainable": attainable, "bound": bound}
+
+
+def _forbidden(axes: Axes, bound: Points, bottom: float) -> None:
+    xs = [x for x, _ in bound]
+    axes.fill_between(xs, [e.value for _, e in bound], bottom / 2, color=style.FORBIDDEN, lw=0, zorder=0)
+    axes.text(
+        0.975,
+        0.05,
+        "no software gets here",
+        transform=axes.transAxes,
+        ha="right",
+        fontsize=8,
+        style="italic",
+        color=style.FAINT,
+    )
+
+
+def _strip(axes: Axes, section: Section) -> None:
+    """One coloured bar a run of sizes with the same verdict, the verdict's name on it."""
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    axes.set_ylabel("verdict", rotation=0, ha="right", va="center", fontsize=8)
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(axis="x", length=0)
+    sizes = [row.nbytes for row in section.rows]
+    left, right = axes.get_xlim()
+    edges = [left, *(float(np.sqrt(a * b)) for a, b in pairwise(sizes)), right]
+    start = 0
+    for status, members in status_spans(section):
+        end = start + len(members)
+        lo, hi = edges[start], edges[end]
+        axes.axvspan(lo, hi, color=style.STATUS[status], alpha=0.28, lw=0)
+        if np.log(hi / lo) / np.log(right / left) > 0.012 * len(status):
+            axes.text(
+                float(np.sqrt(lo * hi)), 0.46, status.replace("_", " "), ha="center", va="center", fontsize=8
+            )
+        start = end
+
+
+def _headroom(axes: Axes, section: Section) -> list[Label]:
+    now = [(r.nbytes, r.verdict.headroom_now) for r in section.rows if r.verdict.headroom_now]
+    left = [(r.nbytes, r.verdict.headroom_left) for r in section.rows if r.verdict.headroom_left]
+    labels = []
+    rows = (
+        (now, style.DEFAULT, "now: default / best"),
+        (left, style.CONTENDERS[0], "left: best / attainable"),
+    )
+    top, bottom = 2.0, 1.0
+    for points, look, name in rows:
+        if points:
+            _dots(axes, points, look)
+            axes.plot([x for x, _ in points], [e.value for _, e in points], color=look.color, linewidth=1.2)
+            labels.append(Label(text=_wrap(name), y=points[-1][1].value, color=look.color))
+            top = max(top, *(e.hi for _, e in points))
+            bottom = min(bottom, *(e.lo for _, e in points))
+    style.log_axis(axes, bottom / 1.12, top * 1.15, unit="x", steps=(1, 1.5, 2, 3, 5, 7))
+    axes.axhspan(1, AT_FLOOR, color=style.STATUS["at_floor"], alpha=0.13, lw=0, zorder=0)
+    axes.text(
+        0.012,
+        1.01,
+        "at the floor",
+        transform=axes.get_yaxis_transform(),
+        va="bottom",
+        fontsize=7.5,
+        style="italic",
+        color=style.FAINT,
+        zorder=1,
+    )
+    axes.axhline(1, color=style.FAINT, linewidth=0.9)
+    axes.set_ylabel("headroom")
+    return labels
+
+
+def _wrap(name: str, width: int = 24) -> str:
+    from textwrap import fill
+
+    return fill(name, width, break_long_words=False)
+
+
+def _save(figure: Figure, kind: str) -> bytes:
+    stream = BytesIO()
+    with style.styled():
+        figure.savefig(stream, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return stream.getvalue()
