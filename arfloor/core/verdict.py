@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from arfloor.core import units
-from arfloor.core.cases import Case, Estimate, Result, Verdict, VerdictStatus, record
+from arfloor.core.cases import Case, Estimate, Result, Settings, Verdict, VerdictStatus, record
 from arfloor.core.reasons import explain
 
 AT_FLOOR = 1.25
@@ -76,9 +76,21 @@ def is_default(case: Case) -> bool:
     The default variant of the path's standard library (gloo on `cpu`, NCCL on GPUs), with no settings
     but those that the path itself needs.
     """
+    standard = case.backend == DEFAULT_BACKEND[case.path] and case.variant == "default"
+    return standard and not chosen_settings(case)
+
+
+def chosen_settings(case: Case) -> Settings:
+    """The settings that somebody chose: all but how ranks are started and what the path itself needs."""
     needed = PATH_SETTINGS[case.path]
-    optional = [s for s in case.settings if s[0] not in _LAUNCH_SETTINGS and s not in needed]
-    return case.backend == DEFAULT_BACKEND[case.path] and case.variant == "default" and not optional
+    return tuple(s for s in case.settings if s[0] not in _LAUNCH_SETTINGS and s not in needed)
+
+
+def short_label(case: Case) -> str:
+    """What a reader of one path's section calls the case: backend, variant, chosen settings."""
+    name = case.backend if case.variant == "default" else f"{case.backend} {case.variant}"
+    chosen = " ".join(f"{k}={v}" for k, v in chosen_settings(case))
+    return f"{name} [{chosen}]" if chosen else name
 
 
 def is_correct(result: Result) -> bool:
@@ -248,7 +260,7 @@ def _span(estimate: Estimate) -> str:
 
 
 def _name(result: Result | None) -> str:
-    return result.case.label if result else "nothing"
+    return short_label(result.case) if result else "nothing"
 
 
 def _took(result: Result | None) -> str:

@@ -8,7 +8,7 @@ from arfloor.core import units
 from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Verdict
 from arfloor.core.fits import Fit
 from arfloor.core.floor import Term
-from arfloor.core.verdict import DEFAULT_BACKEND, PATH_SETTINGS
+from arfloor.core.verdict import DEFAULT_BACKEND, chosen_settings, short_label
 
 
 def latency(result: Result | None) -> str:
@@ -52,18 +52,14 @@ def ran(found: Ran | None) -> str:
     return ", ".join(part for part in (kernel, channels, found.transport or "") if part)
 
 
-def which(result: Result | None, *, path_settings: bool = False) -> str:
-    """The case's label without the settings that its path needs anyway (unless `path_settings`)."""
-    if result is None:
-        return ""
-    return label(result.case, path_settings=path_settings)
+def which(result: Result | None) -> str:
+    """What the case is called, without the settings that its path needs anyway."""
+    return "" if result is None else label(result.case)
 
 
-def label(case: Case, *, path_settings: bool = False) -> str:
-    name = case.backend if case.variant == "default" else f"{case.backend} {case.variant}"
-    hidden = frozenset() if path_settings else PATH_SETTINGS[case.path]
-    shown = " ".join(f"{k}={v}" for k, v in case.settings if k != "launcher" and (k, v) not in hidden)
-    return f"{name} [{shown}]" if shown else name
+def label(case: Case) -> str:
+    name = short_label(case)
+    return name if case.inplace else f"{name}, out of place"
 
 
 def to_set(verdict: Verdict) -> str:
@@ -71,7 +67,7 @@ def to_set(verdict: Verdict) -> str:
     best = verdict.best
     if best is None or verdict.default is None or best is verdict.default:
         return ""
-    env = " ".join(f"{k}={v}" for k, v in best.case.settings if k != "launcher")
+    env = " ".join(f"{k}={v}" for k, v in chosen_settings(best.case))
     steps = [f"`{env}`"] if env else []
     if best.case.backend == DEFAULT_BACKEND[best.case.path]:
         if best.case.variant != "default":
@@ -115,4 +111,4 @@ def fit_line(found: Fit) -> str:
 
 def floor_parts(terms: Sequence[Term]) -> str:
     """`1.30 launch + 7.08 wire (stream sm write cuda:0>host all)`: parts in us, with their probes."""
-    return " + ".join(f"{units.number(t.us.value)} {t.name} ({t.source})" for t in terms if t.us.value > 0)
+    return " + ".join(f"{units.number(t.us.value)} {t.name} ({t.source})" for t in terms if t.us.value)

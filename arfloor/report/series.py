@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from arfloor.core.cases import Case, Estimate
+from arfloor.core.cases import Estimate
 from arfloor.core.fits import Fit, fit
 from arfloor.core.verdict import DEFAULT_BACKEND, is_correct
 from arfloor.report import phrases
@@ -42,15 +42,15 @@ def series(section: Section) -> tuple[Series, ...]:
         correct = [r for r in row.results if is_correct(r)]
         seen: set[str] = set()
         for r in correct:
-            name = _name(r.case)
+            name = phrases.label(r.case)
             if r.latency is not None and name not in seen:  # results are sorted: the fastest of a name
                 points[name].append((row.nbytes, r.latency))
                 seen.add(name)
-        wins.update(_name(r.case) for r in correct[:1])
+        wins.update(phrases.label(r.case) for r in correct[:1])
         own = [r for r in correct if r.case.backend == DEFAULT_BACKEND[section.path]]
-        library_wins.update(_name(r.case) for r in own[:1])
+        library_wins.update(phrases.label(r.case) for r in own[:1])
         if row.verdict.default is not None:
-            defaults[_name(row.verdict.default.case)] += 1
+            defaults[phrases.label(row.verdict.default.case)] += 1
     default = defaults.most_common(1)[0][0] if defaults else None
     ranked = [name for name, _ in wins.most_common() if name != default]
     tuned = [name for name, _ in library_wins.most_common() if name != default and name not in ranked]
@@ -63,11 +63,6 @@ def series(section: Section) -> tuple[Series, ...]:
         Series(label=name, role=role, points=tuple(sorted(points[name])), fit=_fit(points[name]))
         for name, role in (roles | others).items()
     )
-
-
-def _name(case: Case) -> str:
-    name = phrases.label(case)
-    return name if case.inplace else f"{name}, out of place"
 
 
 def _fit(points: list[tuple[int, Estimate]]) -> Fit | None:

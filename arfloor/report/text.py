@@ -6,12 +6,14 @@ from io import StringIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from arfloor.core import units
 from arfloor.report import phrases
 from arfloor.report.model import HEADLINE_NBYTES, Failure, Report, Row, Section, size_span, status_spans
+from arfloor.report.series import series
 
 _STYLE = {
     "switch": "bold green",
@@ -59,8 +61,19 @@ def _section(section: Section) -> RenderableType:
     for row in section.rows:
         table.add_row(*_cells(row))
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
-    sentence = section.nearest(HEADLINE_NBYTES).verdict.sentence
-    return Group("", table, Text(f"  {spans}"), Text(f"  {sentence}"))
+    row = section.nearest(HEADLINE_NBYTES)
+    lines = [spans, row.verdict.sentence, *_floor_lines(row)]
+    lines += [
+        f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in series(section) if s.fit and s.role != "other"
+    ]
+    return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines))
+
+
+def _floor_lines(row: Row) -> list[str]:
+    if row.floor is None:
+        return []
+    parts = (("attainable", row.floor.terms.attainable), ("bound", row.floor.terms.bound))
+    return [f"{name} at {units.size(row.nbytes)}, us: {phrases.floor_parts(terms)}" for name, terms in parts]
 
 
 def _cells(row: Row) -> list[RenderableType]:

@@ -1,0 +1,118 @@
+"""Pictures and the page: what stands in them, and that they stand alone."""
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arfloor import rundir
+from arfloor.core.verdict import AT_FLOOR
+from arfloor.report import html, model, plots, style
+from arfloor.report.series import series
+from tests.synthetic import cpu_world, gpu_world, write_run
+
+SOME = (1024, 2048, 16384, 65536, 262144, 1048576)
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory):
+    return model.build(rundir.load(write_run(tmp_path_factory.mktemp("gpu"), gpu_world(sizes=SOME))))
+
+
+@pytest.fixture(scope="module")
+def page(gpu):
+    return html.render(gpu)
+
+
+def test_series_name_the_default_the_winner_and_the_librarys_own_best(gpu):
+    host = series(gpu.sections[1])
+    assert [(s.label, s.role) for s in host] == [
+        ("nccl", "default"),
+        ("kernel line64", "contender"),
+        ("nccl ring-ll-16", "contender"),
+        ("kernel flag", "other"),
+    ]
+    # truth: 3.7 us + bytes / 30.8 GB/s
+    (segment,) = host[1].fit.segments
+    assert segment.alpha.value == pytest.approx(3.7, rel=0.02)
+    assert segment.gbps == pytest.approx(30.8, rel=0.02)
+
+
+def test_both_kinds_of_file_are_written_for_a_section(gpu, tmp_path):
+    one = replace(gpu, sections=gpu.sections[:1])
+    written = plots.write(one, tmp_path / "new")
+    assert [p.name for p in written] == [f"peer-nvlink-2-bfloat16-graph{s}" for s in (".png", ".svg")]
+    for path in written:
+        content = path.read_bytes()
+        if path.suffix == ".png":
+            assert content.startswith(b"\x89PNG")
+        else:
+            words = "".join(ET.fromstring(content).itertext())
+            assert "nccl (default)" in words
+            assert "attainable" in words
+
+
+def test_the_same_run_draws_the_same_picture(gpu, page):
+    assert plots.inline_svg(gpu.sections[0], gpu.box, "s0") in page
+
+
+class Outside(HTMLParser):
+    """Collects ids, and whatever would be fetched from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.fetched = [], []
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href") and not value.startswith("#"):
+                self.fetched.append((tag, value))
+        if tag in ("script", "iframe", "link"):
+            self.fetched.append((tag, ""))
+
+
+def test_the_page_is_whole_and_fetches_nothing(gpu, page):
+    seen = Outside()
+    seen.feed(page)
+    assert seen.fetched == []
+    assert len(seen.ids) == len(set(seen.ids))
+    for v in gpu.verdicts:
+        assert v.sentence.split(";")[0].replace("'", "&#39;") in page
+    assert page.count("<svg") == 2
+
+
+def test_what_a_run_says_is_escaped(tmp_path):
+    world = cpu_world(sizes=(1024,), run_id="<script>alert(1)</script>", versions={"torch": "<b>2</b>"})
+    shown = html.render(model.build(rundir.load(write_run(tmp_path, world))))
+    assert "<script>" not in shown
+    assert "<b>2</b>" not in shown
+
+
+def test_colours_of_one_picture_differ():
+    looks = (style.DEFAULT, *style.CONTENDERS)
+    assert len({look.color for look in looks}) == len({look.marker for look in looks}) == len(looks)
+    assert AT_FLOOR > 1
+
+
+@given(
+    st.lists(st.floats(min_value=0, max_value=1), min_size=1, max_size=8),
+    st.floats(min_value=0.01, max_value=0.1),
+)
+def test_labels_never_touch_and_keep_their_order(wanted, gap):
+    placed = style.spread(wanted, gap)
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    heights = [placed[i] for i in order]
+    assert all(b - a >= gap - 1e-9 for a, b in pairwise(heights))
+    if gap * (len(wanted) - 1) <= 1:
+        assert min(placed) >= -1e-9
+        assert max(placed) <= 1 + 1e-9
+
+
+def test_labels_that_do_not_touch_stay_where_they_are():
+    assert style.spread([0.9, 0.1, 0.5], 0.2) == pytest.approx([0.9, 0.1, 0.5])
