@@ -188,6 +188,25 @@ def _ends_with_newline(stream: Any) -> bool:
     return bool(stream.read(1) == b"\n")
 
 
+def drop_incomplete(path: str | os.PathLike[str], rank: int) -> None:
+    """Rewrite one rank's samples without those of blocks that have no record.
+
+    A killed attempt may leave such samples; measured again, the block would have them twice.
+    """
+    root = Path(path)
+    file = root / f"samples-rank{rank}.jsonl"
+    if not file.is_file():
+        return
+    ignored: list[str] = []
+    records = _read_lines(root / "results.jsonl", BlockRecord, ignored)
+    complete = {(c, r.launch) for r in records for c in r.block.case_ids}
+    samples = _read_lines(file, Samples, ignored)
+    temporary = file.with_suffix(".tmp")
+    kept = (to_json(s) + "\n" for s in samples if (s.case_id, s.launch) in complete)
+    temporary.write_text("".join(kept))
+    temporary.replace(file)
+
+
 def blocks_done(run: Run) -> frozenset[tuple[str, int]]:
     """(block id, launch) pairs that need no measuring when the run is resumed."""
     return frozenset((r.block.id, r.launch) for r in run.records)

@@ -12,6 +12,7 @@ REASONS: dict[str, str] = {
     "device_error": "the device reported an error",
     "peer_failed": "another rank failed while measuring it",
     "prepare_failed": "the library refused to set it up",
+    "raised": "it raised an error while running",
     "not_installed": "the package it needs is not installed",
     "needs_gpu": "it needs GPUs",
     "needs_p2p": "it needs peer access between the GPUs",

@@ -1,0 +1,254 @@
+"""From a recipe and the facts of a machine to launches of blocks of cases. Pure: equal on all ranks.
+
+    cases    every offer of every backend at every size, dtype and mode that the recipe asks for
+    blocks   the cases of one size, dtype and settings tuple: measured interleaved, written together
+    launches a fresh set of worker processes that measures all blocks of one settings tuple
+
+Different settings cannot share a process, so their launches are ordered A B B A: a slow drift of the
+machine then falls on both alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from arfloor.core.cases import ITEMSIZE, Block, Case, Machine, Path, Result, Settings, record
+from arfloor.core.recipe import BadInput, Recipe
+
+# seconds that a launch needs before its first measurement: importing torch and meeting the others
+STARTUP_S = 6.0
+# seconds per case and MiB for preparing and verifying it, a rough figure used for time estimates alone
+VERIFY_S_PER_MIB = 0.15
+
+
+@record
+class Offer:
+    """One variant of one backend, as its `Variant` says. `reason` is set when it cannot run here at all."""
+
+    backend: str
+    variant: str
+    path: Path
+    settings: Settings = ()
+    default: bool = False
+    contender: bool = True
+    modes: tuple[str, ...] = ("graph", "eager", "isolated")
+    reason: str | None = None
+    detail: str = ""
+
+
+@record
+class BlockPlan:
+    """A block with the cases to measure, and the results known without measuring."""
+
+    block: Block
+    cases: tuple[Case, ...]
+    decided: tuple[Result, ...] = ()
+
+
+@record
+class LaunchPlan:
+    """One start of a set of workers. `index` is its place in the run, `launch` pairs it with others.
+
+    `timed_s` is the time budget of one case in this launch.
+    """
+
+    index: int
+    launch: int
+    settings: Settings
+    blocks: tuple[BlockPlan, ...]
+    timed_s: float
+    primitives: bool = False
+
+    @property
+    def launcher(self) -> str:
+        """`supervisor`: every rank starts its own worker; `mpiexec`: rank 0 starts all of them."""
+        return dict(self.settings).get("launcher", "supervisor")
+
+
+@record
+class RunPlan:
+    """Everything a run will do, in order."""
+
+    launches: tuple[LaunchPlan, ...]
+    estimate_s: float
+
+    @property
+    def blocks(self) -> int:
+        """Blocks times launches: the units of progress."""
+        return sum(len(launch.blocks) for launch in self.launches)
+
+
+Supports = Callable[[Case], tuple[str, str] | None]  # None, or the reason code and a sentence
+
+
+def dtypes_of(recipe: Recipe, machine: Machine) -> tuple[str, ...]:
+    """The recipe's dtypes, else what this kind of device usually reduces."""
+    return recipe.dtypes or (("float32",) if machine.device_kind == "cpu" else ("bfloat16",))
+
+
+def modes_of(recipe: Recipe, machine: Machine) -> tuple[str, ...]:
+    """The recipe's modes, else what this kind of device is measured in."""
+    return recipe.modes or (("eager",) if machine.device_kind == "cpu" else ("graph",))
+
+
+def devices_of(machine: Machine) -> tuple[str, ...]:
+    """One device a rank."""
+    return tuple(f"{machine.device_kind}:{rank}" for rank in range(machine.world))
+
+
+def make_plan(recipe: Recipe, machine: Machine, offers: Sequence[Offer], supports: Supports) -> RunPlan:
+    """Plan a run. Raises BadInput when the recipe leaves nothing to plan."""
+    paths = recipe.paths or ("cpu",) if machine.device_kind == "cpu" else recipe.paths
+    wanted = [o for o in offers if (o.contender or recipe.grid) and (not paths or o.path in paths)]
+    if not wanted:
+        offered = sorted({o.path for o in offers})
+        raise BadInput(
+            f"paths: {', '.join(paths) or 'none'} leaves no case; "
+            f"the chosen backends offer {', '.join(offered) or 'nothing here'}"
+        )
+    built: dict[Settings, dict[tuple[int, str, Path], list[Case]]] = {}
+    decided: dict[str, Result] = {}
+    for offer in wanted:
+        for case in _cases(offer, recipe, machine):
+            rows = built.setdefault(offer.settings, {})
+            rows.setdefault((case.nbytes, case.dtype, case.path), []).append(case)
+            refusal = _refusal(offer, case, supports)
+            if refusal is not None:
+                decided[case.id] = _unsupported(case, *refusal)
+    blocks = {
+        settings: tuple(_block(settings, cases, decided) for _, cases in sorted(rows.items()))
+        for settings, rows in built.items()
+    }
+    return _ordered(recipe, blocks)
+
+
+def _cases(offer: Offer, recipe: Recipe, machine: Machine) -> Iterable[Case]:
+    main = modes_of(recipe, machine)
+    extra = recipe.extra_modes if machine.device_kind == "cuda" else ()
+    for dtype in dtypes_of(recipe, machine):
+        for size in sorted({*recipe.sizes, *(recipe.extra_sizes if extra else ())}):
+            modes = main if size in recipe.sizes else ()
+            if size in recipe.extra_sizes:
+                modes = (*modes, *(m for m in extra if m not in modes and m in offer.modes))
+            for mode in modes:
+                yield Case(
+                    backend=offer.backend,
+                    variant=offer.variant,
+                    settings=offer.settings,
+                    path=offer.path,
+                    devices=devices_of(machine),
+                    groups=recipe.groups,
+                    numel=size // ITEMSIZE[dtype],
+                    dtype=dtype,  # type: ignore[arg-type]
+                    mode=mode,  # type: ignore[arg-type]
+                )
+
+
+def _refusal(offer: Offer, case: Case, supports: Supports) -> tuple[str, str] | None:
+    if offer.reason is not None:
+        return offer.reason, offer.detail
+    if case.mode not in offer.modes:
+        return "mode", f"{offer.backend} is measured in {', '.join(offer.modes)}"
+    return supports(case)
+
+
+def _unsupported(case: Case, reason: str, detail: str) -> Result:
+    return Result(case=case, status="unsupported", reason=reason, detail=detail)
+
+
+def block_id(settings: Settings, case: Case) -> str:
+    """Stable id of the block that a case belongs to."""
+    parts = (settings, case.path, case.devices, case.groups, case.dtype, case.numel)
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
+    return f"{case.path}:{case.nbytes}:{case.dtype}:{digest}"
+
+
+def _block(settings: Settings, cases: Sequence[Case], decided: dict[str, Result]) -> BlockPlan:
+    first = cases[0]
+    name = block_id(settings, first)
+    return BlockPlan(
+        block=Block(
+            id=name,
+            settings=settings,
+            path=first.path,
+            devices=first.devices,
+            dtype=first.dtype,
+            numel=first.numel,
+            case_ids=tuple(c.id for c in cases),
+        ),
+        cases=tuple(c for c in cases if c.id not in decided),
+        decided=tuple(replace(decided[c.id], block_id=name) for c in cases if c.id in decided),
+    )
+
+
+def _ordered(recipe: Recipe, blocks: dict[Settings, tuple[BlockPlan, ...]]) -> RunPlan:
+    runnable = sum(len(b.cases) for rows in blocks.values() for b in rows) * recipe.launches
+    timed_s = recipe.budget_s / max(1, runnable)
+    launches: list[LaunchPlan] = []
+    probed: set[str] = set()
+    for launch in range(recipe.launches):
+        order = list(blocks) if launch % 2 == 0 else list(reversed(blocks))
+        for settings in order:
+            rows = blocks[settings] if launch % 2 == 0 else tuple(reversed(blocks[settings]))
+            plan = LaunchPlan(
+                index=len(launches), launch=launch, settings=settings, blocks=rows, timed_s=timed_s
+            )
+            measures = any(row.cases for row in rows)
+            probe = recipe.primitives and measures and plan.launcher not in probed
+            if probe:
+                probed.add(plan.launcher)
+            launches.append(replace(plan, primitives=probe))
+    return RunPlan(launches=tuple(launches), estimate_s=_estimate(launches))
+
+
+def _estimate(launches: Sequence[LaunchPlan]) -> float:
+    seconds = 0.0
+    for launch in launches:
+        cases = [case for row in launch.blocks for case in row.cases]
+        if cases:
+            seconds += STARTUP_S + len(cases) * launch.timed_s
+            seconds += sum(case.nbytes / 2**20 for case in cases) * VERIFY_S_PER_MIB
+            seconds += STARTUP_S if launch.primitives else 0.0
+    return seconds
+
+
+def without_done(plan: RunPlan, done: frozenset[tuple[str, int]]) -> RunPlan:
+    """The plan less the (block id, launch) pairs already measured. Launches keep their index."""
+    launches = []
+    for launch in plan.launches:
+        rows = tuple(row for row in launch.blocks if (row.block.id, launch.launch) not in done)
+        if rows:
+            launches.append(replace(launch, blocks=rows))
+    return RunPlan(launches=tuple(launches), estimate_s=_estimate(launches))
+
+
+def describe(plan: RunPlan) -> list[str]:
+    """The plan as lines for people, for `--dry-run`."""
+    lines = []
+    for launch in plan.launches:
+        shown = " ".join(f"{k}={v}" for k, v in launch.settings) or "no settings"
+        cases = sum(len(row.cases) for row in launch.blocks)
+        lines.append(
+            f"launch {launch.index} (round {launch.launch}): {shown}: {len(launch.blocks)} blocks, "
+            f"{cases} cases, {launch.timed_s:.2f} s of timing each"
+            + (", link probes first" if launch.primitives else "")
+        )
+    first = [launch for launch in plan.launches if launch.launch == plan.launches[0].launch]
+    for launch in first:
+        for row in launch.blocks:
+            names = [f"{c.label}/{c.mode}" for c in row.cases]
+            names += [f"{r.case.label}/{r.case.mode} ({r.reason})" for r in row.decided]
+            lines.append(f"  {row.block.id}: {', '.join(names)}")
+    lines.append(f"about {plan.estimate_s:.0f} s in all; nothing was measured")
+    return lines
+
+
+def unique_settings(plan: RunPlan) -> tuple[Settings, ...]:
+    """Every settings tuple of the plan, in order of first launch."""
+    seen: dict[Settings, Any] = {}
+    for launch in plan.launches:
+        seen.setdefault(launch.settings, None)
+    return tuple(seen)

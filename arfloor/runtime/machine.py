@@ -1,0 +1,177 @@
+"""Facts about the machine and its software, each rank's own, and what they must agree on."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arfloor import __version__
+from arfloor.core.cases import Machine
+from arfloor.core.recipe import BadInput
+from arfloor.runtime import mpi_launch
+
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "mpi4py",
+    "openmpi",
+    "mpich",
+    "cuda-core",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What one rank sees. Only `versions`, `host` and `gpus` must agree; memory is checked by the least."""
+
+    versions: dict[str, str]
+    host: str
+    gpus: int
+    cpu: str
+    cores: int
+    free_memory: int
+    free_shm: int
+
+
+def versions() -> dict[str, str]:
+    """Versions of what measures; backends add what they loaded to `Ran.library`."""
+    found = {"arfloor": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def facts() -> Facts:
+    """Look around. Touches no GPU: the count comes from the driver's management library."""
+    return Facts(
+        versions=versions(),
+        host=_boot_id(),
+        gpus=_gpus(),
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        free_memory=_free_memory(),
+        free_shm=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
+    )
+
+
+def private_names() -> list[str]:
+    """Names that must not reach a run directory."""
+    names = [socket.gethostname(), socket.gethostname().partition(".")[0]]
+    with contextlib.suppress(KeyError, OSError):
+        names.append(getpass.getuser())
+    return [n for n in names if n not in ("localhost", "root")]
+
+
+def _boot_id() -> str:
+    file = Path("/proc/sys/kernel/random/boot_id")
+    return file.read_text().strip() if file.is_file() else socket.gethostname()
+
+
+def _gpus() -> int:
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _cpu_name() -> str:
+    file = Path("/proc/cpuinfo")
+    if file.is_file():
+        for line in file.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model"):
+                return value.strip()
+    return platform.machine()
+
+
+def _free_memory() -> int:
+    file = Path("/proc/meminfo")
+    if file.is_file():
+        for line in file.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62  # not Linux: unknown, so no reason to refuse
+
+
+def agreed(all_facts: Sequence[dict[str, Any]]) -> None:
+    """Raises BadInput unless all ranks run the same software on one host."""
+    first = all_facts[0]
+    for rank, other in enumerate(all_facts):
+        if other["host"] != first["host"]:
+            raise BadInput(
+                f"ranks: rank {rank} runs on another host than rank 0; arfloor measures one box, "
+                "so start all ranks on one host"
+            )
+        for name in sorted({*first["versions"], *other["versions"]}):
+            mine, theirs = first["versions"].get(name, "none"), other["versions"].get(name, "none")
+            if mine != theirs:
+                raise BadInput(
+                    f"ranks: rank {rank} has {name} {theirs}, rank 0 has {mine}; "
+                    "start all ranks from one Python environment"
+                )
+
+
+def device_kind(wanted: str, world: int, all_facts: Sequence[dict[str, Any]]) -> str:
+    """`cpu` or `cuda`. Raises BadInput when GPUs are asked for and there is not one a rank."""
+    gpus = min(f["gpus"] for f in all_facts)
+    if wanted == "cuda" and gpus < world:
+        raise BadInput(
+            f"devices: 'cuda' needs one GPU a rank, found {gpus} for {world} ranks; "
+            "start fewer ranks, or choose cpu"
+        )
+    if wanted == "auto":
+        return "cuda" if gpus >= world else "cpu"
+    return wanted
+
+
+def check_memory(
+    nbytes: int, world: int, slots: int, cases: int, all_facts: Sequence[dict[str, Any]]
+) -> None:
+    """Raises BadInput when the largest block would not fit into free memory or /dev/shm."""
+    # per case and slot: input and output; per rank: float64 payloads of two kinds and references
+    need = world * nbytes * (2 * slots * cases + 12)
+    free = min(f["free_memory"] for f in all_facts)
+    if need > free:
+        raise BadInput(
+            f"memory: the largest block needs about {need >> 20} MiB, {free >> 20} MiB are free; "
+            "choose smaller sizes or fewer backends"
+        )
+    shm = min(f["free_shm"] for f in all_facts)
+    wanted = 16 << 20
+    if shm < wanted:
+        raise BadInput(
+            f"memory: /dev/shm has {shm >> 20} MiB free, {wanted >> 20} MiB are needed; "
+            "enlarge it (containers: --shm-size=1g)"
+        )
+
+
+def machine(kind: str, world: int, mine: Facts) -> Machine:
+    """The facts that backends decide from, equal on all ranks."""
+    return Machine(
+        world=world,
+        device_kind=kind,  # type: ignore[arg-type]
+        device_name=mine.cpu,
+        versions=mine.versions,
+        facts={
+            "cores": mine.cores,
+            "mpi4py": "mpi4py" in mine.versions,
+            "mpiexec": mpi_launch.mpiexec() is not None,
+            "multicast_forbidden": True,
+        },
+    )

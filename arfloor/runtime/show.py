@@ -1,0 +1,73 @@
+"""What people see while a run goes on: a bar on a terminal, plain lines elsewhere, on rank 0 only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+
+class Show:
+    """Draws only when told to: no thread redraws while something is being timed."""
+
+    def __init__(self, blocks: int, estimate_s: float, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self._blocks, self._done, self._begin = blocks, 0, time.monotonic()
+        self._estimate_s = estimate_s
+        self._bar: Progress | None = None
+        if self._console.is_terminal and not quiet:
+            self._bar = Progress(
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                console=self._console,
+                auto_refresh=False,
+            )
+            self._task = self._bar.add_task("starting", total=blocks)
+            self._bar.start()
+            self._bar.refresh()
+        else:
+            self.line(f"{blocks} blocks, about {estimate_s:.0f} s")
+
+    def block(self, data: dict[str, Any]) -> None:
+        """A block is written: advance, and say what its cases took."""
+        self._done += 1
+        text = f"{data['block'].rpartition(':')[0]}: {summary(data['summary'])}; {self._left()}"
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, description=text)
+            self._bar.refresh()
+        else:
+            self.line(f"[{self._done}/{self._blocks}] {text}")
+
+    def note(self, text: str) -> None:
+        """Something went wrong, and the run goes on."""
+        self.line(f"note: {text}")
+
+    def line(self, text: str) -> None:
+        """One line to stderr, above the bar where there is one."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _left(self) -> str:
+        spent = time.monotonic() - self._begin
+        left = spent / self._done * (self._blocks - self._done)
+        # the first blocks carry the start-up; the plan's estimate is better then
+        if self._done < 4:
+            left = max(0.0, self._estimate_s - spent)
+        return f"{left:.0f} s left"
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._bar is not None:
+            self._bar.stop()
+        sys.stderr.flush()
+
+
+def summary(rows: list[list[Any]]) -> str:
+    """Fastest first: `gloo 407.1 us, mpi 75.2 us`; a case without latency shows its reason."""
+    timed = sorted((r for r in rows if r[2] is not None), key=lambda r: r[2])
+    shown = [f"{label} {us:.4g} us" for label, _, us, _ in timed]
+    shown += [f"{label} {reason or status}" for label, status, us, reason in rows if us is None]
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

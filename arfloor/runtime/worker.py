@@ -1,0 +1,160 @@
+"""The process that measures: `python -m arfloor.runtime.worker PLAN`, started by a supervisor.
+
+PLAN is a JSON file (`WorkPlan`). The rank comes from ARFLOOR_RANK, or from MPI when the launcher is
+mpiexec. It reports to its progress file, writes what it measured, and dies with its supervisor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from arfloor import rundir
+from arfloor.core.cases import SCHEMA_VERSION, record
+from arfloor.core.plan import LaunchPlan
+from arfloor.runtime.agree import FATAL_EXIT, one_line, together
+from arfloor.runtime.group import MpiGroup, TorchGroup
+from arfloor.runtime.measure import Bench, measure_block
+from arfloor.runtime.progress import Progress, progress_file
+from arfloor.runtime.timing import StartLine
+
+PRIMITIVES_S = 60.0
+_PR_SET_PDEATHSIG = 1
+
+
+@record
+class WorkPlan:
+    """What a worker is told. `backends` maps names to `module:Class`; `primitives` is `module:function`."""
+
+    root: str
+    run_id: str
+    attempt: int
+    launch: LaunchPlan
+    devices: tuple[str, ...]
+    backends: dict[str, str]
+    store_host: str
+    store_port: int
+    seed: int
+    interval: float
+    timeout_s: float
+    startup_s: float
+    primitives: str | None = None
+
+
+def die_with_parent() -> None:
+    """Linux: be killed when the process that started this one ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def load(spec: str) -> Any:
+    """The object that `module:name` names."""
+    module, _, name = spec.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def open_device(device: str) -> None:
+    """Make `device` (`cuda:1`, `cpu:0`) this process's own."""
+    kind, _, index = device.partition(":")
+    if kind == "cuda":
+        import torch
+
+        torch.cuda.set_device(int(index))
+    elif "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)  # ranks share the host's cores
+
+
+def main(argv: list[str]) -> int:
+    """Run one launch. Returns 0, or exits with FATAL_EXIT after reporting why."""
+    die_with_parent()
+    plan = rundir.adapter(WorkPlan).validate_json(Path(argv[1]).read_text())
+    mpi = plan.launch.launcher == "mpiexec"
+    # the rank under mpiexec is known only after MPI_Init; until then Open MPI's own variable says it
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"] if mpi else os.environ["ARFLOOR_RANK"])
+    progress = Progress(progress_file(plan.root, plan.launch.index, plan.attempt, rank))
+    progress.line("phase", name="startup", deadline_s=plan.startup_s)
+    try:
+        _run(plan, rank, progress, mpi)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the supervisor must hear of it
+        progress.line("broken", reason="worker_died", message=one_line(error))
+        sys.stderr.flush()
+        os._exit(FATAL_EXIT)
+    progress.line("exit")
+    if not mpi:
+        os._exit(0)  # everything is written; libraries' destructors may hang or abort
+    return 0
+
+
+def _run(plan: WorkPlan, rank: int, progress: Progress, mpi: bool) -> None:
+    group = (
+        MpiGroup()
+        if mpi
+        else TorchGroup(
+            host=plan.store_host,
+            port=plan.store_port,
+            prefix=f"{plan.run_id}/workers/{plan.launch.index}/{plan.attempt}",
+            rank=rank,
+            world=len(plan.devices),
+            timeout_s=plan.startup_s,
+        )
+    )
+    open_device(plan.devices[rank])
+    work = Path(plan.root) / ".work"
+    bench = Bench(
+        group=group,
+        rank=rank,
+        device=plan.devices[rank],
+        work=work,
+        start=StartLine(work / f"start-{plan.launch.index}-{plan.attempt}", group),
+        progress=progress,
+        backends={name: load(spec)() for name, spec in plan.backends.items()},
+        launch=plan.launch.launch,
+        seed=plan.seed,
+        timed_s=plan.launch.timed_s,
+        interval=plan.interval,
+        timeout_s=plan.timeout_s,
+    )
+    writer = rundir.Writer(plan.root)
+    if plan.launch.primitives and plan.primitives:
+        _primitives(plan, bench, writer)
+    for row in plan.launch.blocks:
+        _block(bench, writer, row)
+    group.close()
+
+
+def _primitives(plan: WorkPlan, bench: Bench, writer: rundir.Writer) -> None:
+    """Probe the links. A failure is noted and costs the floor, not the run."""
+    spec = plan.primitives
+    assert spec is not None
+    bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
+    found, failure = together(
+        bench.group, bench.progress, "primitives", lambda: load(spec)(bench, budget_s=PRIMITIVES_S / 10)
+    )
+    if bench.rank == 0 and found is not None and failure is None:
+        writer.primitives(found)
+    bench.progress.line(
+        "primitives", count=len(found or ()), failure="" if failure is None else failure.detail
+    )
+
+
+def _block(bench: Bench, writer: rundir.Writer, row: Any) -> None:
+    result, samples = measure_block(bench, row, SCHEMA_VERSION)
+    writer.samples(bench.rank, samples)
+    bench.group.barrier()  # rank 0's record makes the block count: all samples must lie on disk by then
+    if bench.rank == 0:
+        writer.block(result)
+    summary = [
+        [r.case.label, r.status, None if r.latency is None else r.latency.value, r.reason]
+        for r in result.results
+    ]
+    bench.progress.line("block", block=row.block.id, launch=bench.launch, summary=summary)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

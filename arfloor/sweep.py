@@ -1,0 +1,328 @@
+"""Measure all-reduce on this box: `torchrun --standalone --nproc-per-node=N -m arfloor.sweep [RECIPE.toml]`.
+
+Every rank runs this same program as a supervisor: it reads the command line, agrees with the others
+on what to do, starts workers that measure (`arfloor.runtime`), and rank 0 reports. Exit codes:
+
+    0    done; failed cases are listed in the report
+    2    input or machine unfit: one line on rank 0, nothing written
+    4    nothing could be measured
+    5    a result was wrong, or faster than the bound
+    130  interrupted; what was done is kept and reported
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import cyclopts
+from cyclopts import App, Parameter
+
+from arfloor import __version__, recipes, rundir
+from arfloor.backends import registry
+from arfloor.core import plan as planning
+from arfloor.core.cases import Machine
+from arfloor.core.recipe import BadInput, Recipe, check_groups, parse_groups
+from arfloor.runtime import machine as machines
+from arfloor.runtime.ranks import Ranks, StoreLost, place
+
+T = TypeVar("T")
+OK, BAD_INPUT, NOTHING, WRONG, INTERRUPTED = 0, 2, 4, 5, 130
+DEFAULT_RECIPE = "decode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line, read and checked as far as that goes without knowing the machine."""
+
+    recipe: Recipe
+    out: str | None
+    resume: str | None
+    dry_run: bool
+
+
+app = App(
+    name="torchrun -m arfloor.sweep",
+    help="Measure all-reduce on this box, check it, and say how far it is from the floor.",
+    version=__version__,
+    result_action="return_value",
+)
+
+
+@app.default
+def read_command_line(
+    recipe: str | None = None,
+    *,
+    sizes: str | None = None,
+    dtypes: str | None = None,
+    backends: str | None = None,
+    paths: str | None = None,
+    modes: str | None = None,
+    devices: str | None = None,
+    groups: str | None = None,
+    budget: float | None = None,
+    out: str | None = None,
+    resume: str | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    from_: Annotated[str | None, Parameter(name="--from")] = None,
+) -> Wanted:
+    """Read the command line.
+
+    Parameters
+    ----------
+    recipe
+        A shipped recipe (decode, smoke) or a TOML file. Default: decode.
+    sizes
+        Sizes of one rank's message, as 4096,256KiB,1MiB.
+    dtypes
+        Of float32, float16, bfloat16.
+    backends
+        Names, or package.module:Class.
+    paths
+        Of peer, host, cpu.
+    modes
+        Of graph, eager, isolated.
+    devices
+        auto, cpu or cuda.
+    groups
+        Groups of ranks that reduce at the same time, as 0,1;2,3.
+    budget
+        Seconds of timing in all.
+    out
+        Folder to write to. Default: a new one under runs/.
+    resume
+        A run directory to complete; its recipe holds.
+    dry_run
+        Say what would be measured, and measure nothing.
+    from_
+        A run directory whose recipe to measure again.
+    """
+    given = {
+        "sizes": _listed(sizes),
+        "dtypes": _listed(dtypes),
+        "backends": _listed(backends),
+        "paths": _listed(paths),
+        "modes": _listed(modes),
+        "devices": devices,
+        "groups": None if groups is None else parse_groups(groups),
+        "budget_s": budget,
+    }
+    overrides = {key: value for key, value in given.items() if value is not None}
+    if resume is not None:
+        extra = [*overrides, *(k for k, v in (("recipe", recipe), ("out", out), ("from", from_)) if v)]
+        if extra:
+            raise BadInput(f"{extra[0]}: not allowed with --resume, which completes the run as it was begun")
+    if from_ is not None and recipe is not None:
+        raise BadInput(f"recipe: {recipe!r} is not allowed with --from, which brings its own")
+    source = resume or from_
+    values = _recorded(source) if source else recipes.load(recipe or DEFAULT_RECIPE)
+    made = recipes.make({**values, **overrides})
+    return Wanted(recipe=made, out=out, resume=resume, dry_run=dry_run)
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _recorded(path: str) -> dict[str, Any]:
+    try:
+        return dict(rundir.load(path).manifest.recipe)
+    except rundir.RunDirError as error:
+        raise BadInput(str(error)) from error
+
+
+def parse(argv: list[str]) -> Wanted | None:
+    """The command line, or None when it only asked for help or the version. Raises BadInput."""
+    try:
+        result = app(argv, exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        raise BadInput(f"command line: {' '.join(str(error).split())}; see --help") from error
+    return result if isinstance(result, Wanted) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """What all ranks know before anything is written."""
+
+    wanted: Wanted
+    machine: Machine
+    chosen: list[registry.Chosen]
+    plan: planning.RunPlan
+
+
+def agree(ranks: Ranks, argv: list[str], facts: machines.Facts) -> Agreed | None:
+    """Read, check and plan on every rank; a mistake seen by one is raised by all, as rank 0's one line.
+
+    None when nothing more is to be done (help). Raises BadInput.
+    """
+    wanted = jointly(ranks, "input", lambda: parse(argv))
+    recipe = None if wanted is None else asdict(wanted.recipe)
+    every = ranks.exchange("facts", {"facts": asdict(facts), "recipe": recipe})
+    if wanted is None:
+        return None
+    all_facts = [entry["facts"] for entry in every]
+
+    def check() -> Agreed:
+        assert wanted is not None
+        machines.agreed(all_facts)
+        if any(entry["recipe"] != every[0]["recipe"] for entry in every):
+            raise BadInput("recipe: ranks were given different ones; start all with one command line")
+        kind = machines.device_kind(wanted.recipe.devices, ranks.world, all_facts)
+        machine = machines.machine(kind, ranks.world, facts)
+        check_groups(wanted.recipe, ranks.world)
+        chosen = registry.choose(wanted.recipe.backends, kind)
+        plan = planning.make_plan(
+            wanted.recipe, machine, registry.offers(chosen, machine), registry.supports(chosen, machine)
+        )
+        largest = max(
+            (c for b in plan.launches[0].blocks for c in b.cases), key=lambda c: c.nbytes, default=None
+        )
+        if largest is not None:
+            most = max(len(row.cases) for launch in plan.launches for row in launch.blocks)
+            machines.check_memory(largest.nbytes, ranks.world, 4, most, all_facts)
+        return Agreed(wanted=wanted, machine=machine, chosen=chosen, plan=plan)
+
+    return jointly(ranks, "plan", check)
+
+
+def jointly(ranks: Ranks, name: str, action: Callable[[], T]) -> T:
+    """Run `action` on every rank; if it raises BadInput on any, all raise the lowest rank's."""
+    value, error = None, None
+    try:
+        value = action()
+    except BadInput as raised:
+        error = str(raised)
+    first = next((e for e in ranks.exchange(f"errors/{name}", error) if e is not None), None)
+    if first is not None:
+        raise BadInput(first)
+    return value  # type: ignore[return-value]
+
+
+def run_directory(ranks: Ranks, wanted: Wanted) -> Path:
+    """Rank 0 chooses and makes the folder; the others must see it. Raises BadInput."""
+
+    def make() -> str | None:
+        if ranks.rank != 0:
+            return None
+        if wanted.resume is not None:
+            path = Path(wanted.resume)
+        elif wanted.out is not None:
+            path = Path(wanted.out)
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise BadInput(
+                    f"out: {wanted.out!r} exists and is not empty; give a new folder, or --resume it"
+                )
+        else:
+            stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+            path = next(p for n in range(1, 1000) if not (p := Path("runs") / f"{stamp}-{n}").exists())
+        try:
+            (path / ".work").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"out: cannot make {str(path)!r}: {error.strerror}") from error
+        return str(path.resolve())
+
+    root = Path(ranks.from_first("root", jointly(ranks, "out", make)))
+
+    def see() -> None:
+        if not (root / ".work").is_dir():
+            raise BadInput(
+                f"out: rank {ranks.rank} does not see rank 0's {str(root)!r}; give a shared folder"
+            )
+
+    jointly(ranks, "see", see)
+    return root
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The whole command on one rank. Returns the exit code."""
+    from arfloor.runtime.driver import Signals
+
+    argv = sys.argv[1:] if argv is None else argv
+    signals = Signals()
+    try:
+        where = place(os.environ)
+        if where.world < 2:
+            raise BadInput(
+                f"ranks: an all-reduce needs at least 2 ranks, found {where.world}; raise the count"
+            )
+        ranks = Ranks(where)
+    except BadInput as error:
+        print(f"arfloor: {error}", file=sys.stderr)
+        return BAD_INPUT
+    try:
+        return _on_rank(ranks, argv, signals)
+    except BadInput as error:
+        if ranks.rank == 0:
+            print(f"arfloor: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except (StoreLost, TimeoutError) as error:
+        print(f"arfloor: rank {ranks.rank} lost the others: {error}", file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        _leave(ranks)
+
+
+def _leave(ranks: Ranks) -> None:
+    """Rank 0 may hold the store: it goes last."""
+    with contextlib.suppress(StoreLost, TimeoutError):
+        ranks.set(f"left/{ranks.rank}", 1)
+        if ranks.place.serves:
+            for rank in range(ranks.world):
+                ranks.wait(f"left/{rank}", timeout_s=10.0)
+
+
+def _on_rank(ranks: Ranks, argv: list[str], signals: Any) -> int:
+    from arfloor.runtime import running
+
+    agreed = agree(ranks, argv, machines.facts())
+    if agreed is None:
+        return OK
+    plan = agreed.plan
+    if agreed.wanted.resume is not None:
+        previous = jointly(ranks, "resume", lambda: running.previous(agreed.wanted.resume, agreed.machine))
+        plan = planning.without_done(plan, rundir.blocks_done(previous))
+    if agreed.wanted.dry_run:
+        if ranks.rank == 0:
+            print("\n".join(planning.describe(plan)))
+        return OK
+    root = run_directory(ranks, agreed.wanted)
+    job = running.job(root, agreed.wanted.recipe, agreed.machine, {c.name: c.spec for c in agreed.chosen})
+    state = running.carry_out(job, ranks, signals, plan, agreed.wanted.recipe, agreed.machine)
+    code = _report(root, state.interrupted) if ranks.rank == 0 else OK
+    if state.interrupted:
+        return INTERRUPTED
+    return int(ranks.from_first("exit", code, timeout_s=300.0))
+
+
+def _report(root: Path, interrupted: bool) -> int:
+    """Rank 0: print the card, and where it all lies. Returns the exit code."""
+    from arfloor import report
+
+    run = rundir.load(root)
+    card = report.write(root) if hasattr(report, "write") else _short(run)
+    print(card)
+    print(f"run directory: {root}")
+    statuses = [r.status for r in run.results]
+    if "wrong" in statuses:
+        return WRONG
+    if interrupted:
+        return INTERRUPTED
+    return OK if "ok" in statuses else NOTHING
+
+
+def _short(run: rundir.Run) -> str:
+    lines = []
+    for r in sorted(run.results, key=lambda r: (r.case.nbytes, r.case.label)):
+        shown = f"{r.latency.value:.4g} us" if r.latency else (r.reason or r.status)
+        lines.append(f"{r.case.nbytes:>9} B  {r.case.label:<24} {shown}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
