@@ -44,6 +44,7 @@ REASONS: dict[str, str] = {
     "same": "the whole interval lies within the band of equality",
     "aa_spread": "the difference is within what two measurements of the same case differ by",
     "not_paired": "the two share no round of a launch, so they cannot be paired",
+    "no_interval": "at least one of the two states no interval, so chance cannot be excluded",
     "unpaired": "the two were measured in different runs",
     "only_in_a": "only the first run has it",
     "only_in_b": "only the second run has it",

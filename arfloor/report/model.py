@@ -14,8 +14,9 @@ from arfloor.core import units
 from arfloor.core.cases import Manifest, Mode, Path, Primitive, Result, Verdict
 from arfloor.core.floor import Floor
 from arfloor.core.judgement import Judged, judge_all
+from arfloor.core.pairing import paired_compare
 from arfloor.core.reasons import explain
-from arfloor.core.verdict import Compare, compare_unpaired
+from arfloor.core.verdict import Compare
 from arfloor.rundir import Run
 
 HEADLINE_NBYTES = 262_144
@@ -121,8 +122,9 @@ class Report:
 
 
 def build(run: Run, *, compare: Compare | None = None) -> Report:
-    """Judge a run. `compare` replaces how default and best are compared."""
-    judged = judge_all(run.results, run.primitives, compare=compare or compare_unpaired)
+    """Judge a run. `compare` replaces how default and best are compared (paired by their samples)."""
+    chosen = compare or paired_compare(run.results, run.samples)
+    judged = judge_all(run.results, run.primitives, compare=chosen)
     return Report(
         manifest=run.manifest,
         sections=_sections(judged, run.primitives),
