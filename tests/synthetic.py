@@ -116,7 +116,9 @@ def gpu_world(**changes) -> World:
     refused = {"status": "unsupported", "reason": "needs_multicast"}
     kinds = (
         Kind(backend="nccl", path="peer", alpha_us=10.0, gbps=90.0, ran=peer_ring),
-        Kind(backend="nccl", path="peer", variant="ring-simple-16", alpha_us=14.0, gbps=160.0, ran=peer_ring),
+        Kind(
+            backend="nccl", path="peer", variant="ring-simple-16ch", alpha_us=14.0, gbps=160.0, ran=peer_ring
+        ),
         Kind(backend="kernel", path="peer", variant="line64", alpha_us=2.6, gbps=215.0),
         Kind(backend="flashinfer", path="peer", **refused),
         Kind(
@@ -129,10 +131,10 @@ def gpu_world(**changes) -> World:
             gbps2=39,
             ran=ring,
         ),
-        Kind(backend="nccl", variant="ring-ll-16", settings=off, alpha_us=12.6, gbps=16.4, ran=ring),
+        Kind(backend="nccl", variant="ring-ll-16ch", settings=off, alpha_us=12.6, gbps=16.4, ran=ring),
         Kind(
             backend="nccl",
-            variant="ring-ll128-16",
+            variant="ring-ll128-16ch",
             settings=off,
             status="wrong",
             reason="wrong_result",

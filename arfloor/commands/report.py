@@ -21,6 +21,8 @@ def command(
     *,
     format: Literal["text", "md", "json", "html"] = "text",
     figures: Annotated[Path | None, Parameter(help="Also write the pictures (PNG, SVG) here.")] = None,
+    topology: Annotated[str | None, Parameter(help="A box of the library instead of RUN.")] = None,
+    world: Annotated[int | None, Parameter(help="Only what this number of ranks measured.")] = None,
     table: Annotated[
         Literal["summary", "nccl-tests"], Parameter(help="Shape of the text tables.")
     ] = "summary",
@@ -37,17 +39,30 @@ def command(
     from arfloor.report import model
     from arfloor.rundir import load
 
-    if run is None:
-        raise InputError(
-            "report: expected a run directory, found none; give one, as in `arfloor report runs/NAME`"
-        )
-    report = model.build(load(run))
+    report = model.build(load(_source(run, topology)))
+    if world is not None:
+        report = model.only_world(report, world)
     sys.stdout.write(_render(report, format, table))
     if figures is not None:
         from arfloor.report import plots
 
         for path in plots.write(report, figures):
             print(path, file=sys.stderr)
+
+
+def _source(run: Path | None, topology: str | None) -> Path:
+    if run is not None and topology is not None:
+        raise InputError(f"report: expected a run directory or --topology, found both; leave out {run}")
+    if topology is not None:
+        from arfloor import library
+
+        return library.recorded_run(topology)
+    if run is None:
+        raise InputError(
+            "report: expected a run directory, found none; give one, as in `arfloor report runs/NAME`, "
+            "or a box of the library with --topology NAME"
+        )
+    return run
 
 
 def _render(report: Report, format: str, table: str) -> str:

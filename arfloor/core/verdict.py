@@ -66,10 +66,6 @@ class FloorLike(Protocol):
 Compare = Callable[[Result, Result], Comparison]
 
 
-DEFAULT_MARK = "default"
-"""Mark of a result whose backend says itself that this is what a user gets untouched."""
-
-
 def is_default(case: Case) -> bool:
     """Whether `case` is what a user gets on its path without touching anything.
 
@@ -100,13 +96,8 @@ def is_correct(result: Result) -> bool:
 
 
 def default_result(results: Iterable[Result]) -> Result | None:
-    """The result of the default case among `results`, correct or not; in-place before out-of-place.
-
-    A result marked as the default goes before what `is_default` finds by rule.
-    """
-    found = list(results)
-    marked = [r for r in found if DEFAULT_MARK in r.marks]
-    candidates = marked or [r for r in found if is_default(r.case)]
+    """The result of the default case among `results`, correct or not; in-place before out-of-place."""
+    candidates = [r for r in results if is_default(r.case)]
     return min(
         candidates,
         key=lambda r: (not is_correct(r), len(r.case.settings), not r.case.inplace, r.case.id),
@@ -344,7 +335,7 @@ def _caveats(v: Verdict) -> list[str]:
         notes.append("(Other settings, so other processes: paired by launch, which is weaker.)")
     if v.pairing == "unpaired":
         notes.append("(Compared by their intervals alone, unpaired.)")
-    marks = sorted({m for r in (v.default, v.best) if r is not None for m in r.marks} - {DEFAULT_MARK})
+    marks = sorted({m for r in (v.default, v.best) if r is not None for m in r.marks})
     if marks:
         notes.append(f"(Disturbed while measured: {', '.join(marks)}.)")
     return notes

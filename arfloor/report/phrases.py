@@ -67,22 +67,32 @@ def to_set(verdict: Verdict) -> str:
     best = verdict.best
     if best is None or verdict.default is None or best is verdict.default:
         return ""
-    env = " ".join(f"{k}={v}" for k, v in chosen_settings(best.case))
+    return how_to_get(best.case)
+
+
+def how_to_get(case: Case) -> str:
+    """The environment to set, or the library to call, for one case."""
+    env = " ".join(f"{k}={v}" for k, v in chosen_settings(case))
+    if case.backend == DEFAULT_BACKEND[case.path]:
+        env = " ".join(part for part in (env, _variant_environment(case)) if part)
+        return f"`{env}`" if env else f"{case.backend} as it is"
     steps = [f"`{env}`"] if env else []
-    if best.case.backend == DEFAULT_BACKEND[best.case.path]:
-        if best.case.variant != "default":
-            steps.append(f"{best.case.backend} variant `{best.case.variant}`")
-    else:
-        steps.append(_backend(best.case))
-    return " and ".join(steps)
+    return " and ".join([*steps, _backend(case)])
+
+
+def _variant_environment(case: Case) -> str:
+    from arfloor.backends.nccl import parse_variant
+
+    try:
+        return parse_variant(case.variant).advice
+    except ValueError:  # another program's name for a setting of NCCL
+        return case.variant
 
 
 def _backend(case: Case) -> str:
     if case.backend == "mpi":
         return "MPI ranks (`mpiexec`, mpi4py) instead of gloo"
-    if case.backend == "arfloor":
-        return f"`arfloor.AllReduce` ({case.variant})"
-    variant = "" if case.variant == "default" else f" with variant `{case.variant}`"
+    variant = "" if case.variant == "default" else f", variant `{case.variant}`"
     return f"backend `{case.backend}`{variant}"
 
 

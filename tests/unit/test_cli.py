@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from arfloor import library
 from arfloor.cli import COMMANDS, app, main
 from tests.synthetic import cpu_world, write_run
 
@@ -48,6 +49,22 @@ def test_damaged_and_newer_runs(tmp_path, capsys):
     assert "upgrade arfloor" in refused(capsys, "report", tmp_path)
     (tmp_path / "manifest.json").write_text('{"name": "another program"}')
     assert "not an arfloor manifest" in refused(capsys, "report", tmp_path)
+
+
+@pytest.fixture
+def boxes(tmp_path, monkeypatch):
+    write_run(tmp_path / "recorded" / "run", cpu_world(sizes=(1024,)))
+    (tmp_path / "described").mkdir()
+    monkeypatch.setattr(library, "root", lambda: tmp_path)
+
+
+def test_a_box_of_the_library_shows_its_recorded_run(boxes, capsys):
+    assert main(["report", "--topology", "recorded", "--world", "2", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["nbytes"] == 1024
+    assert "recorded: recorded" in refused(capsys, "report", "--topology", "described")
+    assert "described, recorded" in refused(capsys, "report", "--topology", "unheard-of")
+    assert "measured: 2" in refused(capsys, "report", "--topology", "recorded", "--world", "8")
+    assert "found both" in refused(capsys, "report", "somewhere", "--topology", "recorded")
 
 
 def test_wrong_arguments_name_what_is_allowed(run, capsys):

@@ -33,7 +33,7 @@ def test_series_name_the_default_the_winner_and_the_librarys_own_best(gpu):
     assert [(s.label, s.role) for s in host] == [
         ("nccl", "default"),
         ("kernel line64", "contender"),
-        ("nccl ring-ll-16", "contender"),
+        ("nccl ring-ll-16ch", "contender"),
         ("kernel flag", "other"),
     ]
     # truth: 3.7 us + bytes / 30.8 GB/s

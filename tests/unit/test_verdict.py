@@ -100,9 +100,7 @@ def test_the_default_is_the_one_without_optional_settings():
     assert not is_default(result(1, backend="mpi", path="cpu", settings=(("launcher", "mpiexec"),)).case)
 
 
-def test_a_mark_overrules_the_rule_and_a_correct_default_goes_before_a_failed_one():
-    marked = tuned(30, marks=("default",))
-    assert default_result((result(40), marked)) is marked
+def test_a_correct_default_goes_before_a_failed_one():
     failed = result(status="failed", path="host")
     measured = result(40, settings=OFF, path="host")
     assert default_result((failed, measured)) is measured
