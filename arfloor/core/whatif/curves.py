@@ -1,0 +1,132 @@
+"""Latency of a reduce against its size, and the rest of the step against the tokens in it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Protocol
+
+from arfloor.core.cases import Estimate, Origin, record
+from arfloor.core.decode import MissingInput
+from arfloor.core.whatif.uncertainty import Draw, Input
+
+# A point this far above the line through its neighbours is a hiccup of the measurement, not a
+# property of the size: one published NCCL series has 71 us at 64 KiB between 16 and 25.
+_OUTLIER = 2.0
+
+
+class LatencyCurve(Protocol):
+    """A(S) of one implementation. `latency` raises MissingInput outside the range that is known;
+    `points` are the measured (bytes, microseconds), in increasing size."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def points(self) -> tuple[tuple[int, Estimate], ...]: ...
+    def latency(self, nbytes: int) -> Input: ...
+
+
+@record
+class TableCurve:
+    """A(S) from measured points: the point itself, or a straight line in log-log between two.
+
+    `points` are (bytes, microseconds) in increasing size. A point more than twice above the line
+    through its neighbours is set aside and listed in `set_aside`.
+    """
+
+    backend: str
+    points: tuple[tuple[int, Estimate], ...]
+    origin: Origin
+    source: str
+    set_aside: tuple[tuple[int, Estimate], ...] = ()
+
+    def latency(self, nbytes: int) -> Input:
+        """Latency in us at `nbytes`, named by backend and size."""
+        return Input(
+            name=f"A[{self.backend}]({nbytes} B)",
+            estimate=self._estimate(nbytes),
+            origin=self.origin,
+            source=self.source,
+        )
+
+    def _estimate(self, nbytes: int) -> Estimate:
+        sizes = [size for size, _ in self.points]
+        if not sizes or not sizes[0] <= nbytes <= sizes[-1]:
+            known = f"{sizes[0]} to {sizes[-1]} B" if sizes else "no size at all"
+            raise MissingInput(
+                f"A(S) of {self.backend} at {nbytes} B: measured are {known} ({self.source}); "
+                "measure that size, or choose a concurrency whose messages lie in the range"
+            )
+        right = bisect_left(sizes, nbytes)
+        if sizes[right] == nbytes:
+            return self.points[right][1]
+        (s0, a), (s1, b) = self.points[right - 1], self.points[right]
+        weight = math.log(nbytes / s0) / math.log(s1 / s0)
+        value, lo, hi = (
+            math.exp((1 - weight) * math.log(u) + weight * math.log(v))
+            for u, v in ((a.value, b.value), (a.lo, b.lo), (a.hi, b.hi))
+        )
+        return Estimate(value=value, lo=lo, hi=hi, n=min(a.n, b.n), unit="us")
+
+
+def table_curve(
+    backend: str, points: Sequence[tuple[int, Estimate]], *, origin: Origin, source: str
+) -> TableCurve:
+    """A TableCurve of `points` in any order, single hiccups set aside. Raises MissingInput on none."""
+    ordered = sorted(points, key=lambda p: p[0])
+    if not ordered:
+        raise MissingInput(f"A(S) of {backend}: no measured size in {source}")
+    kept, aside = [], []
+    for i, (size, estimate) in enumerate(ordered):
+        if 0 < i < len(ordered) - 1:
+            (s0, a), (s1, b) = ordered[i - 1], ordered[i + 1]
+            weight = math.log(size / s0) / math.log(s1 / s0)
+            line = (1 - weight) * math.log(a.value) + weight * math.log(b.value)
+            if math.log(estimate.value) - line > math.log(_OUTLIER):
+                aside.append((size, estimate))
+                continue
+        kept.append((size, estimate))
+    return TableCurve(
+        backend=backend, points=tuple(kept), origin=origin, source=source, set_aside=tuple(aside)
+    )
+
+
+def compute_ratio(known: Sequence[tuple[int, float]], at: int, want: int, draw: Draw) -> float:
+    """C(want) / C(at), with C the part of a step outside the reduces, from `known` (tokens, us).
+
+    `at` must be among the known. Where `want` is not, C(want) lies in a bracket that needs no model:
+    C does not fall with the tokens, and tokens can always be run in pieces, so C(k b) <= ceil(k) C(b).
+    The value is the straight line through the two nearest known points, kept within the bracket; the
+    place within the bracket is an input of its own, assumed to be anywhere.
+    """
+    table = dict(known)
+    here = table[at]
+    if want == at:
+        return 1.0
+    if want in table:
+        return table[want] / here
+    lowest = max(
+        (cost if tokens <= want else cost / math.ceil(tokens / want) for tokens, cost in known), default=0.0
+    )
+    highest = min(cost * math.ceil(want / tokens) for tokens, cost in known)
+    highest = max(highest, lowest)
+    line = _straight_line(sorted(known), want, (lowest + highest) / 2)
+    place = 0.5 if highest == lowest else (min(max(line, lowest), highest) - lowest) / (highest - lowest)
+    position = Input(
+        name=f"C({want} tokens) within its bracket",
+        estimate=Estimate(value=place, lo=0.0, hi=1.0, n=0, unit="of the bracket"),
+        origin="assumed",
+        source=f"no tok/s is given at {want} tokens a step; C rises with the tokens and can be run in pieces",
+    )
+    return (lowest + draw(position) * (highest - lowest)) / here
+
+
+def _straight_line(known: Sequence[tuple[int, float]], want: int, otherwise: float) -> float:
+    if len(known) < 2:
+        return otherwise
+    right = min(max(bisect_left([t for t, _ in known], want), 1), len(known) - 1)
+    (t0, c0), (t1, c1) = known[right - 1], known[right]
+    return c0 + (c1 - c0) * (want - t0) / (t1 - t0)
