@@ -13,6 +13,7 @@ from arfloor.core.errors import InputError
 
 COMMANDS = {
     "report": "arfloor.commands.report:command",
+    "whatif": "arfloor.commands.whatif:command",
 }
 """name -> `module:function`, imported when called."""
 

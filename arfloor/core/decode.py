@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from arfloor.core.cases import Estimate, record
+from arfloor.core.errors import InputError
 
 
-class MissingInput(Exception):
+class MissingInput(InputError):
     """Something the answer needs was not given; the message names it and says how to give it."""
 
 

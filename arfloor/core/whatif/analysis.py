@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from arfloor.core.cases import record
-from arfloor.core.decode import MissingInput
 from arfloor.core.whatif.free import ReducesFree
 from arfloor.core.whatif.intervention import Intervention
 from arfloor.core.whatif.partition import Partition, partition
+from arfloor.core.whatif.rest import RestFaster
 from arfloor.core.whatif.step import Situation, Step, observe
 from arfloor.core.whatif.switch import Switch
 from arfloor.core.whatif.uncertainty import Answer, Draw, Input, propagate
@@ -36,11 +36,12 @@ class Stage:
 
 @record
 class Scenario:
-    """Interventions applied one after the other. `refused` says what was missing, and is empty else."""
+    """Interventions applied one after the other. `hypothetical` ones are no plan: reduces that cost
+    nothing, or a rest of the step that somebody makes faster."""
 
     stages: tuple[Stage, ...]
-    refused: str = ""
     only_switches: bool = False
+    hypothetical: bool = False
 
     @property
     def label(self) -> str:
@@ -105,7 +106,8 @@ def run_scenario(
     answers, inputs = propagate(compute, units=_Units(), positive=positive)
     stages = _stages(situation, sequences, interventions, answers)
     only = all(isinstance(i, Switch) for i in interventions)
-    return Scenario(stages=stages, only_switches=only), inputs, answers
+    idle = any(isinstance(i, ReducesFree | RestFaster) for i in interventions)
+    return Scenario(stages=stages, only_switches=only, hypothetical=idle), inputs, answers
 
 
 def _stages(
@@ -163,27 +165,6 @@ def analyse(
     )
 
 
-def analyse_where_possible(
-    situation: Situation, scenarios: Sequence[Sequence[Intervention]], worth: float = WORTH
-) -> tuple[tuple[Analysis, ...], tuple[str, ...]]:
-    """Analyses at every known concurrency, scenarios left out where they do not apply, and what was
-    left out and why."""
-    analyses, skipped = [], []
-    for sequences in situation.concurrencies:
-        applicable = []
-        for interventions in scenarios:
-            try:
-                run_scenario(situation, sequences, interventions)
-                applicable.append(interventions)
-            except MissingInput as missing:
-                skipped.append(f"concurrency {sequences}: {missing}")
-        try:
-            analyses.append(analyse(situation, sequences, applicable, worth))
-        except MissingInput as missing:
-            skipped.append(f"concurrency {sequences}: {missing}")
-    return tuple(analyses), tuple(skipped)
-
-
 def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdict:
     """The rule behind the sentence. A change is worth it when the whole interval of its gain lies above
     `worth`; the floor is accepted when not even free reduces could give that much."""
@@ -195,31 +176,32 @@ def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdi
             sentence=f"accept the floor, because {number}, under the {worth:.0%} that is worth the work",
             decided_by=number,
         )
+
+    scenarios = [s for s in scenarios if not s.hypothetical]
     sure = [s for s in scenarios if s.gain.estimate.lo > worth]
     if sure:
-        switches = [s for s in sure if s.only_switches]
-        best = max(switches or sure, key=lambda s: s.gain.estimate.value)
-        number = f"{best.label} gives {_interval(best.gain)}"
-        if switches:
-            further = max(sure, key=lambda s: s.gain.estimate.value)
-            more = f"; then pursue {further.label} ({_interval(further.gain)})" if further is not best else ""
-            return Verdict(
-                decision="switch_now", sentence=f"switch now, because {number}{more}", decided_by=number
-            )
-        return Verdict(
-            decision="pursue",
-            sentence=f"pursue {best.label}, because it {number.removeprefix(best.label + ' ')}",
-            decided_by=number,
-        )
+        return _sure(sure)
     possible = [s for s in scenarios if s.gain.estimate.hi > worth] or [free]
     widest = max(possible, key=lambda s: s.gain.estimate.hi)
     blame = widest.gain.budget[0].input.name if widest.gain.budget else "nothing measured"
-    number = f"{widest.label} may give anything in {_interval(widest.gain)}"
+    number = f"{widest.label} may give {_interval(widest.gain)}"
     return Verdict(
         decision="undecided",
         sentence=f"undecided: {number}; the number to pin down is: {blame}",
         decided_by=blame,
     )
+
+
+def _sure(sure: Sequence[Scenario]) -> Verdict:
+    switches = [s for s in sure if s.only_switches]
+    best = max(switches or sure, key=lambda s: s.gain.estimate.value)
+    number = f"{best.label} gives {_interval(best.gain)}"
+    if not switches:
+        sentence = f"pursue {best.label}, because it gives {_interval(best.gain)}"
+        return Verdict(decision="pursue", sentence=sentence, decided_by=number)
+    further = max(sure, key=lambda s: s.gain.estimate.value)
+    more = f"; then pursue {further.label} ({_interval(further.gain)})" if further is not best else ""
+    return Verdict(decision="switch_now", sentence=f"switch now, because {number}{more}", decided_by=number)
 
 
 def _interval(gain: Answer) -> str:

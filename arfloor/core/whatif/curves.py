@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from arfloor.core.cases import Estimate, Origin, record
+from arfloor.core.curves import Fit
 from arfloor.core.decode import MissingInput
 from arfloor.core.whatif.uncertainty import Draw, Input
 
-# A point this far above the line through its neighbours is a hiccup of the measurement, not a
-# property of the size: one published NCCL series has 71 us at 64 KiB between 16 and 25.
-_OUTLIER = 2.0
+FITTED_FROM = 8
+"""Number of sizes from which a curve is fitted; with fewer, lines in log-log join the points."""
 
 
 class LatencyCurve(Protocol):
@@ -31,10 +31,11 @@ class LatencyCurve(Protocol):
 
 @record
 class TableCurve:
-    """A(S) from measured points: the point itself, or a straight line in log-log between two.
+    """A(S) from measured points: the point itself where its size was measured, `fit` in between, or
+    straight lines in log-log where there are too few sizes to fit.
 
-    `points` are (bytes, microseconds) in increasing size. A point more than twice above the line
-    through its neighbours is set aside and listed in `set_aside`.
+    `points` are (bytes, microseconds) in increasing size. Points that the fit names as outliers are
+    set aside: one published NCCL series has 71 us at 64 KiB between 16 and 25.
     """
 
     backend: str
@@ -42,6 +43,7 @@ class TableCurve:
     origin: Origin
     source: str
     set_aside: tuple[tuple[int, Estimate], ...] = ()
+    fit: Fit | None = None
 
     def latency(self, nbytes: int) -> Input:
         """Latency in us at `nbytes`, named by backend and size."""
@@ -63,6 +65,8 @@ class TableCurve:
         right = bisect_left(sizes, nbytes)
         if sizes[right] == nbytes:
             return self.points[right][1]
+        if self.fit is not None:
+            return self.fit.predict(nbytes)
         (s0, a), (s1, b) = self.points[right - 1], self.points[right]
         weight = math.log(nbytes / s0) / math.log(s1 / s0)
         value, lo, hi = (
@@ -75,22 +79,23 @@ class TableCurve:
 def table_curve(
     backend: str, points: Sequence[tuple[int, Estimate]], *, origin: Origin, source: str
 ) -> TableCurve:
-    """A TableCurve of `points` in any order, single hiccups set aside. Raises MissingInput on none."""
-    ordered = sorted(points, key=lambda p: p[0])
+    """A TableCurve of `points` in any order. Raises MissingInput on none."""
+    ordered = tuple(sorted(points, key=lambda p: p[0]))
     if not ordered:
         raise MissingInput(f"A(S) of {backend}: no measured size in {source}")
-    kept, aside = [], []
-    for i, (size, estimate) in enumerate(ordered):
-        if 0 < i < len(ordered) - 1:
-            (s0, a), (s1, b) = ordered[i - 1], ordered[i + 1]
-            weight = math.log(size / s0) / math.log(s1 / s0)
-            line = (1 - weight) * math.log(a.value) + weight * math.log(b.value)
-            if math.log(estimate.value) - line > math.log(_OUTLIER):
-                aside.append((size, estimate))
-                continue
-        kept.append((size, estimate))
+    if len(ordered) < FITTED_FROM:
+        return TableCurve(backend=backend, points=ordered, origin=origin, source=source)
+    from arfloor.core.fits import fit  # scipy, which a short table does not need
+
+    fitted = fit(ordered)
+    wild = {outlier.nbytes for outlier in fitted.outliers}
     return TableCurve(
-        backend=backend, points=tuple(kept), origin=origin, source=source, set_aside=tuple(aside)
+        backend=backend,
+        points=tuple(p for p in ordered if p[0] not in wild),
+        origin=origin,
+        source=source,
+        set_aside=tuple(p for p in ordered if p[0] in wild),
+        fit=fitted,
     )
 
 

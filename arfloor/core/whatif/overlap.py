@@ -20,6 +20,7 @@ def _halved(group: Group) -> Group:
         count=2 * group.count,
         nbytes=group.nbytes // 2,
         observed_nbytes=group.observed_nbytes // 2,
+        waiting_us=group.waiting_us / 2,
         extra_us=group.extra_us / 2,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from arfloor.core import units
 from arfloor.core.cases import record
 from arfloor.core.whatif.step import Situation, Step, observe
 from arfloor.core.whatif.uncertainty import Answer, Draw, Input, propagate
@@ -96,33 +97,16 @@ def _reduce_parts(step: Step, draw: Draw) -> list[tuple[str, float]]:
         parts += [(LAUNCH, launched), (BOUND, bounded), (PROTOCOL, transport - launched - bounded)]
     else:
         parts.append((TRANSPORT, transport))
-    beyond = group.count * group.extra_us
-    waited = waiting_input(situation, step.sequences)
-    if waited is not None:
-        waiting = group.count * draw(waited)
-        parts.append((WAITING, waiting))
-        beyond -= waiting
+    if situation.waiting_input(step.sequences) is not None:
+        parts.append((WAITING, group.count * group.waiting_us))
     if situation.share_input(step.sequences) is not None:
-        parts.append((UNEXPLAINED, beyond))
+        parts.append((UNEXPLAINED, group.count * group.extra_us))
     return parts
 
 
 def floor_input(situation: Situation, nbytes: int) -> Input | None:
     """The bound at this size, if it is known."""
     return dict(situation.floors).get(nbytes)
-
-
-def waiting_input(situation: Situation, sequences: int) -> Input | None:
-    """Identified waiting a reduce, if traces of all ranks were imported."""
-    waited = dict(situation.waiting).get(sequences)
-    if waited is None:
-        return None
-    return Input(
-        name=f"waiting a reduce at concurrency {sequences}",
-        estimate=waited,
-        origin="measured",
-        source="traces of all ranks on aligned clocks",
-    )
 
 
 def _known_from(situation: Situation, sequences: int, name: str) -> str:
@@ -132,11 +116,9 @@ def _known_from(situation: Situation, sequences: int, name: str) -> str:
         LAUNCH: f"{situation.shape.reduces} reduces x {launch.estimate.value:.3g} us ({launch.origin})"
         if launch
         else "",
-        BOUND: f"{nbytes // 1024} KiB, {situation.tp} ranks, {bound.source} ({bound.origin})"
-        if bound
-        else "",
-        PROTOCOL: situation.curve.latency(nbytes).source,
-        TRANSPORT: situation.curve.latency(nbytes).source,
+        BOUND: f"{units.size(nbytes)}, {situation.tp} ranks, links as {bound.origin}" if bound else "",
+        PROTOCOL: f"A(S) of {situation.curve.backend} ({situation.curve.latency(nbytes).origin})",
+        TRANSPORT: f"A(S) of {situation.curve.backend} ({situation.curve.latency(nbytes).origin})",
         WAITING: "traces of all ranks",
         UNEXPLAINED: "one rank's profile cannot tell: import all ranks' traces",
     }

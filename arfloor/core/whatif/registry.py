@@ -63,12 +63,12 @@ def parse(text: str, situation: Situation) -> tuple[Intervention, ...]:
 
 
 def _one(item: str, situation: Situation) -> Intervention:
-    name, *rest = item.split(":")
+    name, *rest = item.split(":", 1) if item.startswith("switch:") else item.split(":")
     if name not in _MAKERS:
         raise MissingInput(f"--apply {name}: expected one of {', '.join(sorted(_MAKERS))}")
     options: dict[str, str] = {}
     for part in rest:
-        key, separator, value = part.partition("=")
+        key, separator, value = ("", "", "") if name == "switch" else part.partition("=")
         options[key if separator else ""] = value if separator else part
     made = _MAKERS[name](options, situation)
     if options:

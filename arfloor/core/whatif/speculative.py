@@ -32,9 +32,7 @@ class Speculative:
         return f"MTP, {self.verify} verified, {self.accept.value:g} emitted"
 
     def _grown(self, group: Group) -> Group:
-        return replace(
-            group, nbytes=group.nbytes * self.verify, observed_nbytes=group.observed_nbytes * self.verify
-        )
+        return replace(group, nbytes=group.nbytes * self.verify)
 
     def apply(self, step: Step, draw: Draw) -> Step:
         if not 1 <= self.accept.value <= self.verify:

@@ -95,12 +95,25 @@ class Situation:
             source="profile",
         )
 
+    def waiting_input(self, sequences: int) -> Input | None:
+        """Identified waiting a reduce, if traces of all ranks were imported."""
+        waited = dict(self.waiting).get(sequences)
+        if waited is None:
+            return None
+        return Input(
+            name=f"waiting a reduce at concurrency {sequences}",
+            estimate=waited,
+            origin="measured",
+            source="traces of all ranks on aligned clocks",
+        )
+
 
 @record
 class Group:
-    """Identical reduces of a step. `extra_us` is what each takes in the step beyond the standalone
-    latency of `observed_curve` at `observed_nbytes` (waiting, contention, or a standalone latency that
-    does not apply); `overhead_us` is added work beside each reduce, `saved_us` work it makes needless.
+    """Identical reduces of a step. `waiting_us` is identified waiting for other ranks; `extra_us` is
+    what each takes in the step beyond that and the standalone latency of `observed_curve` at
+    `observed_nbytes` (waiting nobody identified, contention, or a latency that does not apply);
+    `overhead_us` is added work beside each reduce.
     """
 
     label: str
@@ -109,6 +122,8 @@ class Group:
     curve: LatencyCurve
     observed_curve: LatencyCurve
     observed_nbytes: int
+
+    waiting_us: float = 0.0
     extra_us: float = 0.0
     overhead_us: float = 0.0
 
@@ -124,7 +139,7 @@ class Group:
             observed = draw(situation.in_situ) * draw(self.observed_curve.latency(self.observed_nbytes))
             part = draw(situation.transport_part) if extra > 0 else 1.0
             extra *= 1 - part + part * transport / observed
-        return transport + extra + self.overhead_us
+        return transport + self.waiting_us + extra + self.overhead_us
 
 
 @record
@@ -196,7 +211,10 @@ def observe(situation: Situation, sequences: int, draw: Draw) -> Step:
     )
     transport = group.transport_us(situation, draw)
     share = situation.share_input(sequences)
-    reduces_us = draw(share) * step_us if share is not None else count * transport
+
+    waited = situation.waiting_input(sequences)
+    waiting = 0.0 if waited is None else draw(waited)
+    reduces_us = draw(share) * step_us if share is not None else count * (transport + waiting)
     if reduces_us >= step_us:
         if draw.nominal:
             raise ValueError(
@@ -205,14 +223,15 @@ def observe(situation: Situation, sequences: int, draw: Draw) -> Step:
                 "check tok/s, the model, and whether these latencies are of this box"
             )
         reduces_us = 0.99 * step_us  # only an end of an interval: keep the step possible
-    extra = reduces_us / count - transport
+
+    extra = reduces_us / count - transport - waiting
     if share is None:
         extra = min(extra, 0.0)
     return Step(
         situation=situation,
         sequences=sequences,
         compute_us=step_us - reduces_us,
-        groups=(replace(group, extra_us=extra),),
+        groups=(replace(group, waiting_us=waiting, extra_us=extra),),
     )
 
 

@@ -1,0 +1,171 @@
+"""`arfloor whatif`: what faster, fewer or hidden all-reduces would be worth in tokens a second."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from arfloor.core.decode import MissingInput
+
+_Texts = Annotated[list[str] | None, Parameter(consume_multiple=False)]
+
+
+def command(
+    *,
+    model: str | None = None,
+    tp: int | None = None,
+    run: Path | None = None,
+    topology: str | None = None,
+    table: Path | None = None,
+    tok_s: str | None = None,
+    tpot: str | None = None,
+    share: _Texts = None,
+    waiting: _Texts = None,
+    pcie_counter: _Texts = None,
+    apply: _Texts = None,
+    using: str | None = None,
+    path: Literal["peer", "host", "cpu"] | None = None,
+    in_situ: str | None = None,
+    transport_part: str | None = None,
+    at: int | None = None,
+    worth: float = 0.02,
+    format: Literal["text", "json"] = "text",
+    plot: Path | None = None,
+) -> None:
+    """Predict tokens a second after changes to the all-reduces, with intervals and what they rest on.
+
+    Nothing is guessed: a missing input is an error that names it; what has to be assumed is listed.
+
+    Parameters
+    ----------
+    model
+        A model of the library (`--model list` names them) or a Hugging Face config.json.
+    tp
+        Ranks that split the model.
+    run
+        A run directory with the latencies A(S) of this box.
+    topology
+        A box of the library with a recorded or published run.
+    table
+        A CSV table of latencies: backend,nbytes,us[,lo,hi].
+    tok_s
+        Tokens a second over all sequences per concurrency, as 1:58.7,16:279,64:509.
+    tpot
+        Instead: time per output token in ms per concurrency, as 64:125.7.
+    share
+        Profiled share of the step spent in reduces, as 0.19@64. Repeatable.
+    waiting
+        Identified waiting per reduce in us, as 120@64. Repeatable.
+    pcie_counter
+        A PCIe counter to set beside the traffic of the reduces, as 200MB/s@64. Repeatable.
+    apply
+        Changes in order, as switch:NAME,fuse; also overlap, merge, spec:verify=2:accept=1.7,
+        quant:fp8:overhead_us=1..3, dp_attention:compute=1..1.2, rest:1.5, free. Repeatable.
+    using
+        Which implementation the server uses now (the default one unless given).
+    path
+        Which path of the run the server uses, where it has several.
+    in_situ
+        In-situ over standalone latency of a reduce, where measured, as 0.9..1.2.
+    transport_part
+        Part of the unexplained time that scales with transport (0 waiting, 1 transport), as 0..1.
+    at
+        Concurrency to answer at (the profiled one unless given).
+    worth
+        Least gain that is worth the work.
+    format
+        text for a terminal, json for programs.
+    plot
+        Also draw the waterfall to this .png or .svg file.
+    """
+    from arfloor import models
+    from arfloor.report.whatif import inputs, rows, text
+    from arfloor.report.whatif.question import answer
+
+    if model == "list":
+        sys.stdout.write("\n".join(models.names()) + "\n")
+        return
+    if model is None:
+        raise MissingInput(f"--model: not given; one of {', '.join(models.names())}, or a config.json")
+    if tp is None or tp < 2:
+        raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {tp}")
+    shape = models.load(model)
+    steps = _steps(tok_s, tpot)
+    latencies = _latencies(run, topology, table, tp, path)
+    situation = inputs.situation(
+        shape,
+        tp,
+        latencies,
+        steps,
+        using=using,
+        profiled=inputs.shares(share or []),
+        waiting=tuple(_waiting(w) for w in waiting or []),
+        in_situ=_factor(in_situ, "--in-situ"),
+        transport_part=_factor(transport_part, "--transport-part"),
+    )
+    try:
+        found = answer(
+            situation,
+            latencies,
+            at=at,
+            scenarios=apply or [],
+            counters=[inputs.counter(c) for c in pcie_counter or []],
+            worth=worth,
+        )
+    except ValueError as error:
+        raise MissingInput(str(error)) from error
+    sys.stdout.write(rows.render(found) if format == "json" else text.render(found))
+    if plot is not None:
+        from arfloor.report.whatif.plot import save
+
+        save(found, plot)
+
+
+def _steps(tok_s: str | None, tpot: str | None):
+    from arfloor.report.whatif import inputs
+
+    if (tok_s is None) == (tpot is None):
+        given = "neither" if tok_s is None else "both"
+        raise MissingInput(
+            f"--tok-s: expected tokens a second per concurrency, as 1:58.7,64:509 (or --tpot), found {given}"
+        )
+    if tok_s is not None:
+        return inputs.tok_s_steps(inputs.per_concurrency(tok_s, "tok/s", "--tok-s"))
+    return inputs.tpot_steps(inputs.per_concurrency(tpot, "ms", "--tpot"))
+
+
+def _latencies(run: Path | None, topology: str | None, table: Path | None, tp: int, path: str | None):
+    from arfloor.report.whatif import inputs
+
+    given = [x for x in (run, topology, table) if x is not None]
+    if len(given) != 1:
+        raise MissingInput(
+            "A(S), the latency of a reduce: expected one of --run RUN, --topology NAME or --table CSV, "
+            f"found {len(given) or 'none'}"
+        )
+    if table is not None:
+        return inputs.from_csv(table)
+    from arfloor.rundir import RunDirError, load
+
+    try:
+        loaded = load(run) if run is not None else load(inputs.topology_run(topology))
+    except RunDirError as error:
+        raise MissingInput(str(error)) from error
+    return inputs.from_run(loaded, tp, path)
+
+
+def _waiting(text: str):
+    from arfloor.core.whatif.registry import read_estimate
+    from arfloor.report.whatif import inputs
+
+    value, concurrency = inputs.at_concurrency(text, "--waiting")
+    return concurrency, read_estimate(value, "us", "--waiting")
+
+
+def _factor(text: str | None, what: str):
+    from arfloor.core.whatif.registry import exactly
+
+    return None if text is None else exactly(text, "x", what)

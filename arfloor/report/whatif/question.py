@@ -1,0 +1,102 @@
+"""The whole answer to one `arfloor whatif`, computed once; text, JSON and pictures only render it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arfloor.core.cases import record
+from arfloor.core.decode import MissingInput, reduce_traffic_gbps
+from arfloor.core.whatif.analysis import WORTH, Analysis, analyse
+from arfloor.core.whatif.curves import LatencyCurve
+from arfloor.core.whatif.intervention import Intervention
+from arfloor.core.whatif.partition import Partition, partition
+from arfloor.core.whatif.registry import parse
+from arfloor.core.whatif.step import Situation
+from arfloor.core.whatif.switch import Switch
+from arfloor.report.whatif.inputs import Latencies
+
+
+@record
+class Counter:
+    """A PCIe counter's reading beside the traffic that the reduces cause at that concurrency, in GB/s
+    per direction and GPU (ring, payload; a protocol with a flag a word doubles it)."""
+
+    concurrency: int
+    read_gbps: float
+    reduces_gbps: float
+
+
+@record
+class Whatif:
+    """One question answered at one concurrency, with the partition at all of them."""
+
+    situation: Situation
+    latencies: Latencies
+    analysis: Analysis
+    everywhere: tuple[Partition, ...]
+    counters: tuple[Counter, ...]
+    skipped: tuple[str, ...]
+
+
+def answer(
+    situation: Situation,
+    latencies: Latencies,
+    *,
+    at: int | None = None,
+    scenarios: Sequence[str] = (),
+    counters: Sequence[tuple[float, int]] = (),
+    worth: float = WORTH,
+) -> Whatif:
+    """Answer at concurrency `at` (else the profiled one, else the largest). `scenarios` are as typed;
+    without any, switching to each faster implementation is tried.
+
+    Raises MissingInput naming what a scenario cannot do without."""
+    sequences = _concurrency(situation, at)
+    chains = [parse(text, situation) for text in scenarios] or _switches(situation, sequences)
+    partitions, skipped = [], []
+    for concurrency in situation.concurrencies:
+        try:
+            partitions.append(partition(situation, concurrency))
+        except MissingInput as missing:
+            if concurrency == sequences:
+                raise
+            skipped.append(f"concurrency {concurrency}: {missing}")
+    return Whatif(
+        situation=situation,
+        latencies=latencies,
+        analysis=analyse(situation, sequences, chains, worth),
+        everywhere=tuple(partitions),
+        counters=tuple(_counter(situation, rate, b) for rate, b in counters),
+        skipped=tuple(skipped),
+    )
+
+
+def _concurrency(situation: Situation, at: int | None) -> int:
+    if at is not None:
+        situation.step_input(at)
+        return at
+    for concurrency, _ in situation.shares:
+        situation.step_input(concurrency)
+    profiled = [b for b, _ in situation.shares]
+    return max(profiled) if profiled else max(situation.concurrencies)
+
+
+def _switches(situation: Situation, sequences: int) -> list[tuple[Intervention, ...]]:
+    nbytes = situation.shape.message_nbytes(sequences)
+    now = situation.curve.latency(nbytes).estimate.value
+    faster = [c for c in situation.alternatives if (us := _value(c, nbytes)) is not None and us < now]
+    faster.sort(key=lambda c: _value(c, nbytes) or now)
+    return [(Switch(to=c),) for c in faster[:3]]
+
+
+def _value(curve: LatencyCurve, nbytes: int) -> float | None:
+    try:
+        return curve.latency(nbytes).estimate.value
+    except MissingInput:
+        return None
+
+
+def _counter(situation: Situation, read_gbps: float, concurrency: int) -> Counter:
+    step_us = situation.step_input(concurrency).estimate.value
+    traffic = reduce_traffic_gbps(situation.shape, situation.tp, concurrency, 1e6 / step_us)
+    return Counter(concurrency=concurrency, read_gbps=read_gbps, reduces_gbps=traffic)

@@ -1,0 +1,189 @@
+"""The answer for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from arfloor.core import units
+from arfloor.core.cases import Estimate
+from arfloor.core.whatif.analysis import Scenario, Stage
+from arfloor.core.whatif.partition import UNEXPLAINED, Partition
+from arfloor.core.whatif.uncertainty import Answer, Input
+from arfloor.report.whatif.question import Counter, Whatif
+
+_INDENT = "  "
+
+
+def render(answer: Whatif) -> str:
+    """All of it, at most about 120 columns."""
+    blocks = [
+        [_heading(answer)],
+        _partition(answer.analysis.partition),
+        _everywhere(answer),
+        [line for counter in answer.counters for line in _counter(counter)],
+        _changes(answer),
+        _verdict(answer),
+        _assumptions(answer),
+    ]
+    return "\n\n".join("\n".join(_INDENT + line for line in block) for block in blocks if block) + "\n"
+
+
+def _heading(answer: Whatif) -> str:
+    a, s = answer.analysis, answer.situation
+    step_ms = a.token_us.estimate.value / 1e3
+    left = f"{s.shape.name}  TP{s.tp}  concurrency {a.sequences}  {units.number(step_ms)} ms a step"
+    return (
+        f"{left}  {a.tok_s.estimate.value:g} tok/s      A(S): {s.curve.backend} of {answer.latencies.label}"
+    )
+
+
+def _partition(parts: Partition) -> list[str]:
+    share = sum(p.share.estimate.value for p in parts.reduce_parts)
+    kind = "profiled" if parts.profiled else "at standalone latency (no share profiled)"
+    rows = [(f"all-reduce, {share:.1%} {kind}", "ms a step", "share", "known from")]
+    for part in parts.parts:
+        indent = "" if part is parts.parts[-1] else "  "
+        rows.append(
+            (
+                indent + part.name,
+                _span(part.us.estimate, 1e-3),
+                f"{part.share.estimate.value:.1%}",
+                part.known_from,
+            )
+        )
+    return _table(rows, align="<>><")
+
+
+def _everywhere(answer: Whatif) -> list[str]:
+    rows = [("concurrency", "tok/s", "message", "us a reduce", "explained by transport", "of the step")]
+    for parts in answer.everywhere:
+        rows.append(_one_concurrency(answer, parts))
+    lines = _table(rows, align=">>>>>>") if len(answer.everywhere) > 1 else []
+    return lines + [f"left out: {reason}" for reason in answer.skipped]
+
+
+def _one_concurrency(answer: Whatif, parts: Partition) -> tuple[str, ...]:
+    shape = answer.situation.shape
+    nbytes = shape.message_nbytes(parts.sequences)
+    standalone = answer.situation.curve.latency(nbytes).estimate
+    step_us = parts.step_us.estimate.value
+    explained = shape.reduces * standalone.value
+    in_situ = sum(p.us.estimate.value for p in parts.reduce_parts) / shape.reduces
+    return (
+        str(parts.sequences),
+        f"{parts.sequences / step_us * 1e6:.4g}",
+        units.size(nbytes),
+        units.number(in_situ) + ("" if parts.profiled else " (standalone)"),
+        f"{units.number(explained / 1e3)} ms",
+        f"{explained / step_us:.1%}",
+    )
+
+
+def _counter(counter: Counter) -> list[str]:
+    ratio = counter.read_gbps / counter.reduces_gbps
+    return [
+        f"PCIe counter at concurrency {counter.concurrency}: {counter.read_gbps * 1e3:.4g} MB/s read; "
+        f"the reduces cause {counter.reduces_gbps * 1e3:.4g} MB/s a direction and GPU (ring): {ratio:.2g}x",
+        "a nearly idle link says nothing about the share: latency, not bandwidth, is spent",
+    ]
+
+
+def _changes(answer: Whatif) -> list[str]:
+    rows = [("what would change", "tok/s", "gain [95 %]", "reduces/token", "KiB/token", "loses when")]
+    for scenario in (*answer.analysis.scenarios, answer.analysis.free):
+        for i, stage in enumerate(scenario.stages):
+            rows.append(_stage(stage, plus=i > 0))
+    return _table(rows, align="<>>>><")
+
+
+def _stage(stage: Stage, *, plus: bool) -> tuple[str, ...]:
+    return (
+        ("+ " if plus else "") + stage.label,
+        units.number(stage.tok_s.estimate.value),
+        gain(stage.gain),
+        f"{stage.reduces_per_token:.4g}",
+        f"{stage.nbytes_per_token / 1024:.4g}",
+        stage.loses_when,
+    )
+
+
+def gain(answer: Answer) -> str:
+    """`+4.1 % [+2.0, +6.3]`."""
+    e = answer.estimate
+    if e.lo == e.hi:
+        return f"{e.value:+.1%}".replace("%", " %")
+    return f"{e.value * 100:+.1f} % [{e.lo * 100:+.1f}, {e.hi * 100:+.1f}]"
+
+
+def _verdict(answer: Whatif) -> list[str]:
+    lines = textwrap.wrap(f"Verdict: {answer.analysis.verdict.sentence}.", 112)
+    first = find_out_first(answer.analysis.partition)
+    lines += textwrap.wrap(first, 112) if first else []
+    widest = _widest(answer.analysis.scenarios)
+    return lines + ([widest] if widest else [])
+
+
+def find_out_first(parts: Partition) -> str:
+    """Says so where most of the profiled time is unexplained; empty else."""
+    profiled = sum(p.share.estimate.value for p in parts.reduce_parts)
+    unexplained = next((p for p in parts.parts if p.name == UNEXPLAINED), None)
+    if unexplained is None or unexplained.share.estimate.value < profiled / 2:
+        return ""
+    return (
+        f"Find out first: {unexplained.share.estimate.value:.1%} of the step, more than half of what was "
+        "profiled, is not explained by transport. Traces of all ranks tell whether it is waiting."
+    )
+
+
+def _widest(scenarios: Iterable[Scenario]) -> str:
+    budgets = [(s, s.gain.budget[0]) for s in scenarios if s.gain.budget]
+    if not budgets:
+        return ""
+    scenario, first = max(budgets, key=lambda pair: pair[1].width)
+    return (
+        f"Widest interval: {scenario.label}, mostly from {first.input.name} ({first.input.origin}): "
+        f"{first.down * 100:+.1f} to {first.up * 100:+.1f} points."
+    )
+
+
+def _assumptions(answer: Whatif) -> list[str]:
+    lines = ["Assumed, not measured:"]
+    seen: dict[str, None] = {}
+    for item in answer.analysis.inputs:
+        if item.origin == "assumed":
+            seen.setdefault(_assumed(item))
+    for scenario in (*answer.analysis.scenarios, answer.analysis.free):
+        for stage in scenario.stages:
+            for text in stage.assumptions:
+                seen.setdefault(f"{stage.label}: {text}")
+    for figure in answer.situation.shape.assumed:
+        seen.setdefault(f"{answer.situation.shape.name}: {figure}")
+    for caveat in answer.latencies.caveats:
+        seen.setdefault(f"latencies: {caveat}")
+    for text in seen:
+        lines += textwrap.wrap(text, 112, initial_indent="- ", subsequent_indent="  ")
+    return lines if seen else []
+
+
+def _assumed(item: Input) -> str:
+    e = item.estimate
+    interval = f"{units.number(e.value)} [{units.number(e.lo)}, {units.number(e.hi)}]"
+    return f"{item.name}: {interval} {e.unit}; {item.source}"
+
+
+def _span(e: Estimate, scale: float) -> str:
+    value, lo, hi = (units.number(x * scale) for x in (e.value, e.lo, e.hi))
+    return value if lo == hi else f"{value} [{lo}, {hi}]"
+
+
+def _table(rows: list[tuple[str, ...]], align: str) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if side == ">" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, align, strict=True)
+        ]
+        lines.append("   ".join(cells).rstrip())
+    return lines

@@ -1,0 +1,275 @@
+"""The what-if against figures that others published, and against its own promises."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arfloor import models, rundir
+from arfloor.cli import main
+from arfloor.core.cases import Estimate
+from arfloor.core.decode import MissingInput, reduce_traffic_gbps, shape_from_config
+from arfloor.core.whatif.analysis import run_scenario
+from arfloor.core.whatif.curves import compute_ratio, table_curve
+from arfloor.core.whatif.registry import parse, read_estimate
+from arfloor.core.whatif.step import IN_SITU
+from arfloor.core.whatif.uncertainty import Draw, Input, propagate
+from arfloor.report.whatif import inputs
+
+BOX = "rtx-pro-6000-x8-host-bridge"
+STARTING_CASE = [
+    "whatif",
+    *("--model", "DeepSeek-V4-Flash", "--tp", "4", "--topology", BOX),
+    *("--tok-s", "1:58.7,16:279,64:509", "--share", "0.19@64"),
+]
+
+
+@pytest.fixture(scope="module")
+def latencies():
+    return inputs.from_run(rundir.load(inputs.topology_run(BOX)), 4)
+
+
+def served(latencies, model, tok_s, **more):
+    steps = inputs.tok_s_steps(inputs.per_concurrency(tok_s, "tok/s", "--tok-s"))
+    return inputs.situation(models.load(model), 4, latencies, steps, **more)
+
+
+def test_a_published_gain_lies_in_the_predicted_interval(latencies):
+    """Qwen3.5-397B TP4 on four RTX PRO 6000, no speculative decoding, concurrency 1: NCCL 70.6 tok/s,
+    PCIe one-shot 76.1 (local-inference-lab/rtx6kpro, optimization/pcie-oneshot-allreduce.md at e2c2b95).
+    """
+    situation = served(latencies, "Qwen3.5-397B", "1:70.6")
+    scenario, used, _ = run_scenario(situation, 1, parse("switch:pcie_oneshot", situation))
+    gain = scenario.gain.estimate
+    assert gain.lo < 76.1 / 70.6 - 1 < gain.hi
+    assert gain.hi < 2 * gain.lo
+    assert scenario.stages[0].tok_s.estimate.lo < 76.1 < scenario.stages[0].tok_s.estimate.hi
+    assert {i.origin for i in used.values()} <= {"measured", "published", "assumed"}
+    assert [i.name for i in used.values() if i.origin == "assumed"] == [IN_SITU.name]
+
+
+def test_a_switch_that_gains_nothing_would_not_pass_as_the_published_gain(latencies):
+    """The check above can fail: with equal latencies, or with the gain of another size, it does."""
+    situation = served(latencies, "Qwen3.5-397B", "1:70.6")
+    for text in ("switch:nccl", "free"):
+        gain = run_scenario(situation, 1, parse(text, situation))[0].gain.estimate
+        assert not gain.lo < 76.1 / 70.6 - 1 < gain.hi
+
+
+def test_the_reduces_of_a_published_trace_are_counted_right():
+    """363 reduces of each size during graph capture, which runs the model three times."""
+    assert 3 * models.load("Qwen3.5-397B").reduces == 363
+    assert models.load("DeepSeek-V4-Flash").reduces == 87
+
+
+def test_the_hiccup_at_64_kib_is_set_aside(latencies):
+    nccl = latencies.named("nccl")
+    assert [size for size, _ in nccl.set_aside] == [65536]
+    assert nccl.latency(65536).estimate.value < 30
+    assert nccl.latency(262144).estimate.value == 40.9
+
+
+def test_link_traffic_of_the_reduces():
+    """87 reduces of 512 KiB, 7.95 steps a second, 1.5 S a ring reduce: about half a GB/s."""
+    shape = models.load("DeepSeek-V4-Flash")
+    assert reduce_traffic_gbps(shape, 4, 64, 509 / 64) == pytest.approx(
+        87 * 1.5 * 524288 * 7.953 / 1e9, rel=1e-3
+    )
+
+
+def test_every_model_of_the_library_cites_every_figure():
+    for name in models.names():
+        shape = models.load(name)
+        cited = {figure for figure, source in shape.sources if len(source) > 10}
+        assert {"hidden", "layers", "reduces_per_layer", "other_reduces", "activation_bytes"} <= cited
+        assert set(shape.assumed) <= cited
+        assert models.load(name.upper()) == shape
+
+
+@pytest.mark.parametrize(
+    "text", ["[hidden]\nvalue = 1\n", "[colour]\nvalue = 1\nsource = 'x'\n", "hidden = 4096\n"]
+)
+def test_a_figure_without_a_source_is_refused(text):
+    with pytest.raises(ValueError, match="source"):
+        models.from_toml(text, "m")
+
+
+CONFIGS = {
+    "dense": ({"hidden_size": 8192, "num_hidden_layers": 80, "num_key_value_heads": 8}, 161, 0, "gqa"),
+    "mla moe": (
+        {
+            "hidden_size": 7168,
+            "num_hidden_layers": 61,
+            "first_k_dense_replace": 3,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "kv_lora_rank": 512,
+            "num_nextn_predict_layers": 1,
+        },
+        123,
+        58,
+        "mla",
+    ),
+    "multimodal moe": (
+        {
+            "text_config": {
+                "hidden_size": 4096,
+                "num_hidden_layers": 60,
+                "num_experts": 512,
+                "full_attention_interval": 4,
+            }
+        },
+        121,
+        60,
+        "hybrid",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_hugging_face_config_gives_the_shape(kind):
+    config, reduces, moe_layers, attention = CONFIGS[kind]
+    shape = shape_from_config(config, name=kind)
+    assert (shape.reduces, shape.moe_layers, shape.attention) == (reduces, moe_layers, attention)
+    assert "reduces_per_layer" in shape.assumed
+
+
+def test_a_config_that_lacks_a_key_names_it():
+    with pytest.raises(MissingInput, match="num_hidden_layers"):
+        shape_from_config({"hidden_size": 1024})
+
+
+def test_a_printed_figure_is_known_to_half_its_last_digit():
+    assert read_estimate("58.7", "tok/s", "x").lo == pytest.approx(58.65)
+    assert read_estimate("509", "tok/s", "x").hi == pytest.approx(509.5)
+    assert read_estimate("55..60", "tok/s", "x") == Estimate(value=57.5, lo=55, hi=60, n=0, unit="tok/s")
+    with pytest.raises(MissingInput, match=r"LO\.\.HI"):
+        read_estimate("many", "tok/s", "x")
+
+
+def test_compute_between_known_tokens_stays_in_a_bracket_that_needs_no_model():
+    known = [(1, 100.0), (16, 160.0), (64, 320.0)]
+    assert compute_ratio(known, 64, 16, Draw()) == pytest.approx(0.5)
+    ends = {}
+    for end in ("lo", "hi"):
+        name = "C(32 tokens) within its bracket"
+        ends[end] = compute_ratio(known, 64, 32, Draw(name, end)) * 320
+    assert ends == {"lo": pytest.approx(160), "hi": pytest.approx(320)}
+    assert 160 < compute_ratio(known, 64, 32, Draw()) * 320 < 320
+
+
+def test_propagation_adds_independent_inputs_in_quadrature():
+    def item(name, value, half):
+        return Input(
+            name=name,
+            estimate=Estimate(value=value, lo=value - half, hi=value + half, n=0, unit="us"),
+            origin="measured",
+            source="test",
+        )
+
+    a, b = item("a", 10.0, 3.0), item("b", 5.0, 4.0)
+    answers, used = propagate(lambda draw: {"sum": draw(a) + draw(b)}, units={"sum": "us"})
+    assert (answers["sum"].estimate.lo, answers["sum"].estimate.hi) == (10.0, 20.0)
+    assert [c.input.name for c in answers["sum"].budget] == ["b", "a"]
+    assert set(used) == {"a", "b"}
+
+
+def test_short_tables_join_their_points_in_log_log():
+    points = [(s, Estimate(value=u, lo=u, hi=u, n=1, unit="us")) for s, u in ((1024, 10.0), (4096, 40.0))]
+    curve = table_curve("x", points, origin="measured", source="test")
+    assert curve.latency(2048).estimate.value == pytest.approx(20.0)
+    with pytest.raises(MissingInput, match="8192 B"):
+        curve.latency(8192)
+
+
+def test_fusing_without_a_known_saving_names_what_is_missing(latencies):
+    situation = replace(served(latencies, "DeepSeek-V4-Flash", "64:509"), launch=None)
+    with pytest.raises(MissingInput, match="saved_us"):
+        run_scenario(situation, 64, parse("fuse", situation))
+
+
+ERRORS = {
+    "no model": (["whatif", "--tp", "4"], "--model"),
+    "unknown model": (["whatif", "--model", "nope", "--tp", "4"], "DeepSeek-V3"),
+    "no latencies": (["whatif", "--model", "GLM-5", "--tp", "4", "--tok-s", "1:50"], "--run"),
+    "no tok/s": (["whatif", "--model", "GLM-5", "--tp", "4", "--topology", BOX], "--tok-s"),
+    "no such box": (["whatif", "--model", "GLM-5", "--tp", "4", "--tok-s", "1:50", "--topology", "x"], BOX),
+    "other ranks": ([*STARTING_CASE[:4], "8", *STARTING_CASE[5:]], "A(S) at 8 ranks"),
+    "no acceptance": ([*STARTING_CASE, "--apply", "spec:verify=2"], "accept"),
+    "no overhead": ([*STARTING_CASE, "--apply", "quant:fp8"], "overhead_us"),
+    "no such backend": ([*STARTING_CASE, "--apply", "switch:nvls"], "pcie_oneshot"),
+    "no such change": ([*STARTING_CASE, "--apply", "magic"], "overlap"),
+    "odd option": ([*STARTING_CASE, "--apply", "fuse:much=1"], "much"),
+    "no such concurrency": ([*STARTING_CASE, "--at", "32"], "tok/s at concurrency 32"),
+    "size not measured": ([*STARTING_CASE[:7], "--tok-s", "512:3000"], "4194304 B"),
+    "share of what": ([*STARTING_CASE, "--share", "1.9@64"], "between 0 and 1"),
+    "impossible step": ([*STARTING_CASE[:7], "--tok-s", "1:2000"], "longer than the whole step"),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_missing_input_is_an_error_that_names_it(kind, capsys):
+    argv, named = ERRORS[kind]
+    assert main(argv) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert named in out.err
+    assert out.err.count("\n") == 1
+
+
+def test_json_carries_every_interval_and_source(capsys):
+    argv = [
+        *STARTING_CASE,
+        "--pcie-counter",
+        "200MB/s@64",
+        "--apply",
+        "switch:pcie_oneshot,fuse",
+        "--format",
+        "json",
+    ]
+    assert main(argv) == 0
+    document = json.loads(capsys.readouterr().out)
+    parts = document["partition"]["parts"]
+    assert sum(p["us"]["value"] for p in parts) == pytest.approx(document["partition"]["step_us"]["value"])
+    assert document["counters"][0]["reduces_gbps"] == pytest.approx(0.544, rel=1e-2)
+    assert [s["label"] for s in document["scenarios"][0]["stages"]] == [
+        "switch to pcie_oneshot",
+        "fuse add and RMSNorm",
+    ]
+    assert all(i["source"] for i in document["inputs"])
+    assert math.isclose(document["free"]["stages"][0]["gain"]["value"], 1 / 0.81 - 1, rel_tol=1e-9)
+
+
+def test_a_table_of_latencies_will_do(tmp_path, capsys):
+    table = tmp_path / "latencies.csv"
+    table.write_text("backend,nbytes,us\nnccl,1024,13\nnccl,1048576,90\nmine,1024,6\nmine,1048576,60\n")
+    argv = ["whatif", "--model", "DeepSeek-V4-Flash", "--tp", "4", "--table", str(table), "--tok-s", "16:279"]
+    assert main(argv) == 0
+    assert "switch to mine" in capsys.readouterr().out
+    table.write_text("backend,nbytes\nnccl,1024\n")
+    assert main(argv) == 2
+    assert "us is missing" in capsys.readouterr().err
+
+
+def test_published_run_is_what_its_script_makes_of_the_data(tmp_path):
+    import shutil
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+    try:
+        import published_run
+    finally:
+        sys.path.pop(0)
+    box = inputs.topology_run(BOX).parent
+    shutil.copy(box / "published.toml", tmp_path)
+    made = published_run.write(tmp_path)
+    for file in ("manifest.json", "results.jsonl", "primitives.jsonl"):
+        assert (made / file).read_text() == (box / "run" / file).read_text()
+    run = rundir.load(made)
+    assert run.warnings == ()
+    assert {r.origin for r in run.results} == {"published"}
+    assert all(r.detail for r in run.results)
