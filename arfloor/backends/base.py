@@ -28,7 +28,8 @@ class Variant:
     """One setting of a backend. `default`: what a user gets without touching anything.
 
     `contender`: measured by the default recipe; others only by grid recipes. `settings` are
-    process-wide choices (environment variables; `launcher` = `mpiexec` for MPI ranks).
+    process-wide choices (environment variables; `launcher` = `mpiexec` for MPI ranks). `inplace`: how
+    the implementation is called by those who use it, which is how it is timed.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Variant:
     default: bool = False
     contender: bool = True
     modes: tuple[str, ...] = ("graph", "eager", "isolated")
+    inplace: bool = True
 
 
 class Group(Protocol):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,11 @@ def _communicator(case: Case, group: Group) -> Any:
             torch.cuda.synchronize(device)
         _COMMUNICATORS[key] = mine
     return _COMMUNICATORS[key]
+
+
+def default_communicator(case: Case, group: Group) -> Any:
+    """The process group that NCCL's default variant uses, for backends that build on NCCL. Collective."""
+    return _communicator(replace(case, variant="default"), group)
 
 
 def _options(plan: Plan) -> Any:

@@ -19,6 +19,9 @@ BUILTIN: dict[str, tuple[str, tuple[str, ...]]] = {
     "nccl": ("arfloor.backends.nccl:Nccl", ("cuda",)),
     "peer": ("arfloor.backends.peer:Peer", ("cuda",)),
     "host": ("arfloor.backends.host:Host", ("cuda",)),
+    "mscclpp": ("arfloor.backends.mscclpp:Mscclpp", ("cuda",)),
+    "torch_symm": ("arfloor.backends.torch_symm:TorchSymm", ("cuda",)),
+    "nccl_symm": ("arfloor.backends.nccl_symm:NcclSymm", ("cuda",)),
 }
 
 
@@ -90,6 +93,7 @@ def offers(chosen: Sequence[Chosen], machine: Machine) -> list[Offer]:
             default=v.default,
             contender=v.contender,
             modes=tuple(v.modes),
+            inplace=v.inplace,
         )
         for c in chosen
         for v in c.instance.variants(machine)

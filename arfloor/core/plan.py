@@ -35,6 +35,7 @@ class Offer:
     default: bool = False
     contender: bool = True
     modes: tuple[str, ...] = ("graph", "eager", "isolated")
+    inplace: bool = True
     reason: str | None = None
     detail: str = ""
 
@@ -144,6 +145,7 @@ def _cases(offer: Offer, recipe: Recipe, machine: Machine) -> Iterable[Case]:
                     numel=size // ITEMSIZE[dtype],
                     dtype=dtype,  # type: ignore[arg-type]
                     mode=mode,  # type: ignore[arg-type]
+                    inplace=offer.inplace,
                 )
 
 

@@ -29,6 +29,7 @@ _PACKAGES = (
     "cuda-core",
     "nvidia-nccl-cu12",
     "nvidia-nccl-cu13",
+    "mscclpp",
 )
 
 
