@@ -18,8 +18,9 @@ from typing import Any
 from arfloor.core.cases import ITEMSIZE, Block, Case, Machine, Path, Result, Settings, record
 from arfloor.core.recipe import BadInput, Recipe
 
-# seconds that a launch needs before its first measurement: importing torch and meeting the others
-STARTUP_S = 6.0
+# seconds that a launch needs before its first measurement: importing torch, or MPI alone, and meeting
+STARTUP_S = {"supervisor": 5.0, "mpiexec": 2.0}
+PRIMITIVES_S = 7.0
 # seconds per case and MiB for preparing and verifying it, a rough figure used for time estimates alone
 VERIFY_S_PER_MIB = 0.15
 
@@ -211,9 +212,9 @@ def _estimate(launches: Sequence[LaunchPlan]) -> float:
     for launch in launches:
         cases = [case for row in launch.blocks for case in row.cases]
         if cases:
-            seconds += STARTUP_S + len(cases) * launch.timed_s
+            seconds += STARTUP_S[launch.launcher] + len(cases) * launch.timed_s
             seconds += sum(case.nbytes / 2**20 for case in cases) * VERIFY_S_PER_MIB
-            seconds += STARTUP_S if launch.primitives else 0.0
+            seconds += PRIMITIVES_S if launch.primitives else 0.0
     return seconds
 
 

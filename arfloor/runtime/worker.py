@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from arfloor import rundir
-from arfloor.core.cases import SCHEMA_VERSION, record
-from arfloor.core.plan import LaunchPlan
+from arfloor.core.cases import SCHEMA_VERSION, Case, record
+from arfloor.core.plan import BlockPlan, LaunchPlan
 from arfloor.runtime.agree import FATAL_EXIT, one_line, together
 from arfloor.runtime.group import MpiGroup, TorchGroup
 from arfloor.runtime.measure import Bench, measure_block
@@ -143,14 +143,19 @@ def _primitives(plan: WorkPlan, bench: Bench, writer: rundir.Writer) -> None:
     )
 
 
-def _block(bench: Bench, writer: rundir.Writer, row: Any) -> None:
+def _short(case: Case) -> str:
+    """Backend and variant: progress lines leave the settings out."""
+    return case.backend if case.variant == "default" else f"{case.backend} {case.variant}"
+
+
+def _block(bench: Bench, writer: rundir.Writer, row: BlockPlan) -> None:
     result, samples = measure_block(bench, row, SCHEMA_VERSION)
     writer.samples(bench.rank, samples)
     bench.group.barrier()  # rank 0's record makes the block count: all samples must lie on disk by then
     if bench.rank == 0:
         writer.block(result)
     summary = [
-        [r.case.label, r.status, None if r.latency is None else r.latency.value, r.reason]
+        [_short(r.case), r.status, None if r.latency is None else r.latency.value, r.reason]
         for r in result.results
     ]
     bench.progress.line("block", block=row.block.id, launch=bench.launch, summary=summary)

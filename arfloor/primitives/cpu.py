@@ -1,0 +1,284 @@
+"""Link probes between CPU ranks: point-to-point messages of gloo or MPI, and the rate of additions.
+
+    pingpong   4 B to and fro; half of it is one way. The low quantile: what the link does when nothing
+               else disturbs it, since a floor must not contain the machine's noise.
+    stream     bursts of messages of one size, one way (then an acknowledgement) or both ways at once,
+               GB/s per direction
+    reduce     `a += b` on float32, GB/s of b, on all ranks at once
+
+They run in the first launch of each launcher, with the library that launcher brings: `source` says
+which, since a path's floor is the best library's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from arfloor.core.cases import Estimate, Primitive
+from arfloor.core.statistics import median_estimate
+
+STREAM_SIZES = (1024, 8192, 65536, 262144, 1048576, 4194304)
+REDUCE_SIZES = (4096, 65536, 1048576, 4194304)
+LOW_QUANTILE = 0.1
+PING_BYTES = 4
+# messages in a burst: enough to hide one latency, no more than a socket buffers with ease
+_BURST_BYTES, _BURST = 1 << 20, (4, 32)
+_REPEATS = (12, 200)
+
+
+class Link(Protocol):
+    """Point-to-point messages of one library. `peers` and sizes are equal on both ends."""
+
+    source: str
+    link: str
+
+    def buffer(self, nbytes: int) -> Any: ...
+    def send(self, buffer: Any, peer: int) -> None: ...
+    def receive(self, buffer: Any, peer: int) -> None: ...
+    def exchange(self, pairs: Sequence[tuple[Any, Any, int]]) -> None:
+        """Send and receive at once: (outgoing, incoming, peer) for each peer."""
+        ...
+
+
+class GlooLink:
+    """torch.distributed's point-to-point over gloo."""
+
+    source, link = "gloo", "tcp"
+
+    def __init__(self, world: int) -> None:
+        import torch.distributed as dist
+
+        self._dist, self._group = dist, dist.new_group(list(range(world)), backend="gloo")
+
+    def buffer(self, nbytes: int) -> Any:
+        """A tensor of that many bytes."""
+        import torch
+
+        return torch.zeros(nbytes, dtype=torch.uint8)
+
+    def send(self, buffer: Any, peer: int) -> None:
+        """Blocking."""
+        self._dist.send(buffer, peer, group=self._group)
+
+    def receive(self, buffer: Any, peer: int) -> None:
+        """Blocking."""
+        self._dist.recv(buffer, peer, group=self._group)
+
+    def exchange(self, pairs: Sequence[tuple[Any, Any, int]]) -> None:
+        """All at once."""
+        waits = [self._dist.irecv(incoming, peer, group=self._group) for _, incoming, peer in pairs]
+        waits += [self._dist.isend(outgoing, peer, group=self._group) for outgoing, _, peer in pairs]
+        for wait in waits:
+            wait.wait()
+
+
+class MpiLink:
+    """MPI's point-to-point."""
+
+    source, link = "mpi", "shm"
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD.Dup()
+
+    def buffer(self, nbytes: int) -> Any:
+        """Array and MPI type of that many bytes."""
+        return [np.zeros(nbytes, dtype=np.uint8), nbytes, self._mpi.BYTE]
+
+    def send(self, buffer: Any, peer: int) -> None:
+        """Blocking."""
+        self._comm.Send(buffer, peer)
+
+    def receive(self, buffer: Any, peer: int) -> None:
+        """Blocking."""
+        self._comm.Recv(buffer, peer)
+
+    def exchange(self, pairs: Sequence[tuple[Any, Any, int]]) -> None:
+        """All at once."""
+        waits = [self._comm.Irecv(incoming, peer) for _, incoming, peer in pairs]
+        waits += [self._comm.Isend(outgoing, peer) for outgoing, _, peer in pairs]
+        self._mpi.Request.Waitall(waits)
+
+
+def measure(bench: Any, *, budget_s: float) -> list[Primitive]:
+    """All probes, on every rank alike; collective. `bench` is the worker's `Bench`.
+
+    Pairs are rank 0 with each other rank. More than two ranks add a pattern in which every rank talks
+    to every other at once.
+    """
+    group = bench.group
+    link: Link = MpiLink() if type(group).__name__ == "MpiGroup" else GlooLink(group.world)
+    pairs = [(0, peer) for peer in range(1, group.world)]
+    patterns = 2 * len(pairs) + (1 if group.world > 2 else 0)
+    share = budget_s / (len(pairs) + len(STREAM_SIZES) * patterns + len(REDUCE_SIZES))
+    probe = Probe(bench=bench, link=link, share_s=share)
+    found = [probe.pingpong(pair) for pair in pairs]
+    for nbytes in STREAM_SIZES:
+        for pair in pairs:
+            found.append(probe.one_way(pair, nbytes))
+            found.append(probe.both_ways(pair, nbytes))
+        if group.world > 2:
+            found += probe.all_at_once(nbytes)
+    return found + [probe.additions(nbytes) for nbytes in REDUCE_SIZES]
+
+
+class Probe:
+    """The probes over one link; each takes about `share_s` seconds."""
+
+    def __init__(self, *, bench: Any, link: Link, share_s: float) -> None:
+        self._bench, self._link, self._share_s = bench, link, share_s
+        self._group, self._rank = bench.group, bench.rank
+
+    def pingpong(self, pair: tuple[int, int]) -> Primitive:
+        """One-way latency in us, low quantile."""
+        buffer, link, (first, second) = self._link.buffer(PING_BYTES), self._link, pair
+
+        def once() -> None:
+            if self._rank == first:
+                link.send(buffer, second)
+                link.receive(buffer, second)
+            elif self._rank == second:
+                link.receive(buffer, first)
+                link.send(buffer, first)
+
+        taken = self._timed(once, least=200, most=2000)[first]
+        return self._primitive(
+            "pingpong", pair, PING_BYTES, "one_way", low_quantile([t / 2 for t in taken], LOW_QUANTILE)
+        )
+
+    def one_way(self, pair: tuple[int, int], nbytes: int) -> Primitive:
+        """Bursts from the first to the second rank, acknowledged."""
+        link, (first, second), burst = self._link, pair, _burst(nbytes)
+        data, word = link.buffer(nbytes), link.buffer(PING_BYTES)
+
+        def once() -> None:
+            if self._rank == first:
+                for _ in range(burst):
+                    link.send(data, second)
+                link.receive(word, second)
+            elif self._rank == second:
+                for _ in range(burst):
+                    link.receive(data, first)
+                link.send(word, first)
+
+        taken = self._timed(once)[first]
+        return self._primitive("stream", pair, nbytes, "one_way", _gbps(burst * nbytes, taken))
+
+    def both_ways(self, pair: tuple[int, int], nbytes: int) -> Primitive:
+        """Both ranks send and receive at once; the slower decides."""
+        taken = self._exchanging(nbytes, dict([pair, pair[::-1]]))
+        slower = np.max([taken[rank] for rank in pair], axis=0)
+        return self._primitive("stream", pair, nbytes, "both_ways", _gbps(_burst(nbytes) * nbytes, slower))
+
+    def all_at_once(self, nbytes: int) -> list[Primitive]:
+        """Every rank sends to and receives from every other at once: the rate of one pair, for each."""
+        world = self._group.world
+        slowest = np.max(self._exchanging(nbytes, None), axis=0)
+        rate = _gbps(_burst(nbytes) * nbytes, slowest)
+        return [
+            self._primitive("stream", (src, dst), nbytes, "all", rate)
+            for src in range(world)
+            for dst in range(world)
+            if src != dst
+        ]
+
+    def additions(self, nbytes: int) -> Primitive:
+        """`a += b`; every rank adds at the same time, since in an all-reduce they do."""
+        a, b = np.zeros(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
+        inner = max(1, (1 << 18) // nbytes)
+
+        def once() -> None:
+            for _ in range(inner):
+                np.add(a, b, out=a)
+
+        slowest = np.max(self._timed(once), axis=0)
+        estimate = _gbps(inner * nbytes, slowest)
+        device = f"cpu:{self._rank}"
+        return Primitive(
+            kind="reduce",
+            engine="cpu",
+            access="add",
+            src=device,
+            dst=device,
+            path="cpu",
+            link="memory",
+            nbytes=nbytes,
+            active="all",
+            estimate=estimate,
+            source="numpy float32",
+        )
+
+    def _exchanging(self, nbytes: int, peers: dict[int, int] | None) -> list[list[float]]:
+        others = [r for r in range(self._group.world) if r != self._rank]
+        mine = others if peers is None else [peers[self._rank]] if self._rank in peers else []
+        pairs = [(self._link.buffer(nbytes), self._link.buffer(nbytes), peer) for peer in mine]
+        burst = _burst(nbytes)
+
+        def once() -> None:
+            for _ in range(burst):
+                self._link.exchange(pairs)
+
+        return self._timed(once)
+
+    def _timed(
+        self, once: Callable[[], None], *, least: int = _REPEATS[0], most: int = _REPEATS[1]
+    ) -> list[list[float]]:
+        """us of each repetition on each rank. Rank 0 sets the count from a first few, for all."""
+        clock = time.perf_counter_ns
+        self._group.barrier()
+        begin = clock()
+        for _ in range(3):
+            once()
+        each_s = (clock() - begin) / 3e9
+        count = self._group.broadcast(int(min(most, max(least, self._share_s / max(each_s, 1e-7)))))
+        taken = []
+        for _ in range(count):
+            self._bench.start.wait()
+            begin = clock()
+            once()
+            taken.append((clock() - begin) / 1e3)
+        gathered: list[list[float]] = self._group.all_gather(taken)
+        return gathered
+
+    def _primitive(
+        self, kind: str, pair: tuple[int, int], nbytes: int, active: str, estimate: Estimate
+    ) -> Primitive:
+        return Primitive(
+            kind=kind,
+            engine="cpu",
+            access="sendrecv",
+            src=f"cpu:{pair[0]}",
+            dst=f"cpu:{pair[1]}",
+            path="cpu",
+            link=self._link.link,
+            nbytes=nbytes,
+            active=active,
+            estimate=estimate,
+            source=self._link.source,
+        )
+
+
+def _burst(nbytes: int) -> int:
+    low, high = _BURST
+    return min(high, max(low, _BURST_BYTES // nbytes))
+
+
+def _gbps(nbytes: int, taken_us: Sequence[float] | np.ndarray) -> Estimate:
+    """1 B/us is 1e-3 GB/s."""
+    return median_estimate(nbytes / np.asarray(taken_us) / 1e3, unit="GB/s")
+
+
+def low_quantile(values: Sequence[float], share: float, *, resamples: int = 300, seed: int = 0) -> Estimate:
+    """A low quantile in us with its 95 % percentile-bootstrap interval."""
+    data = np.asarray(values, dtype=float)
+    rng = np.random.default_rng(seed)
+    drawn = np.quantile(data[rng.integers(0, data.size, (resamples, data.size))], share, axis=1)
+    lo, hi = np.quantile(drawn, [0.025, 0.975])
+    return Estimate(
+        value=float(np.quantile(data, share)), lo=float(lo), hi=float(hi), n=int(data.size), unit="us"
+    )
