@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import chdtri, stdtrit
+from scipy.special import chdtri, ndtri, stdtrit
 
 from arfloor.core.cases import Estimate
 from arfloor.core.curves import Criteria, Fit, Line, Outlier, Segment, Z
@@ -18,6 +18,7 @@ from arfloor.core.lines import Bools, Floats, fit_lines, log_likelihood, low_lin
 
 LEAST = 4  # sizes that a chosen segment needs: two parameters, and two to check them
 FLOOR = 1e-3  # relative noise below which nothing is believed to be measured
+KNOT = 3  # parameters that a knot found by search counts for (Ninomiya 2015); alpha and beta count for 1
 WILD = 0.4  # an end point this far off in log is an outlier; nearer, it may begin another segment
 
 __all__ = ["Fit", "Line", "Outlier", "Segment", "fit"]
@@ -62,8 +63,8 @@ def fit(
         data = _with_noise(everything.nbytes[~far], everything.us[~far], everything.se[~far])
         begins, criteria = _begins(data, knots, max_segments)
     lines = _lines(data, begins)
-    scatter, misfit = _scatter(data, begins, lines)
-    segments = _segments(data, begins, lines, _noise_model(data, begins, scatter, misfit), draws, seed)
+    scatter, excess = _scatter(data, begins, lines)
+    segments = _segments(data, begins, lines, _noise_model(data, begins, scatter, excess), draws, seed)
     error, worst = _leave_one_out(data, begins, lines)
     alpha, beta = low_line(everything.nbytes, everything.us, quantile)
     found = Fit(
@@ -73,7 +74,7 @@ def fit(
         outliers=(),
         n=len(data.us),
         scatter=scatter,
-        misfit=misfit,
+        misfit=_believed(data, begins, scatter, excess),
         loo_error=error,
         loo_worst=worst,
         unidentified=_unidentified(segments),
@@ -126,7 +127,7 @@ def _choose(data: _Data, most: int) -> tuple[tuple[int, ...], Criteria]:
         lines = _lines(data, begins)
         z = np.log(data.us / _evaluate(data, begins, lines)) / data.sd
         loss = -2 * log_likelihood(z, np.log(data.sd), FLOOR / float(np.max(data.sd)))
-        k = 3 * len(begins)  # alpha and beta of each segment, the knots between them, and the noise
+        k = 2 * len(begins) + KNOT * (len(begins) - 1) + 1
         aicc = loss + 2 * k + 2 * k * (k + 1) / (n - k - 1) if n - k - 1 > 0 else None
         criteria.append((len(begins), aicc, loss + k * float(np.log(n))))
     by_aicc = int(np.argmin([np.inf if aicc is None else aicc for _, aicc, _ in criteria]))
@@ -183,8 +184,10 @@ def _segments(
     seed: int,
 ) -> tuple[Segment, ...]:
     """Intervals by a parametric bootstrap: new points about the fitted lines, refitted."""
-    rng = np.random.default_rng(seed)
-    moves = rng.normal(size=(draws, len(data.us))) * noise.own + rng.normal(size=(draws, 1)) * noise.common
+    # a Latin hypercube: each point's draws have exactly their stated spread, so that 200 are enough
+    strata = np.argsort(np.random.default_rng(seed).random((draws, len(data.us) + 1)), axis=0)
+    normal = ndtri((strata + 0.5) / draws)
+    moves = normal[:, 1:] * noise.own + normal[:, :1] * noise.common
     worlds = _evaluate(data, begins, lines) * np.exp(moves)
     out = []
     for mask, (alpha, beta) in zip(_masks(len(data.us), begins), lines, strict=True):
@@ -211,7 +214,14 @@ def _segments(
     return tuple(out)
 
 
-def _noise_model(data: _Data, begins: Sequence[int], scatter: float, misfit: float) -> _Noise:
+def _believed(data: _Data, begins: Sequence[int], scatter: float, excess: float) -> float:
+    """The excess of the scatter where chance makes so large a one in at most 5 % of fits, else 0."""
+    free = max(1, len(data.us) - 2 * len(begins))
+    usual = float(np.mean(data.se**2)) * float(chdtri(free, 0.05)) / free
+    return excess if scatter**2 > usual else 0.0
+
+
+def _noise_model(data: _Data, begins: Sequence[int], scatter: float, excess: float) -> _Noise:
     """What a bootstrap world is drawn from.
 
     Points that scatter far less than their intervals allow share what moves them (a launch that was slow
@@ -223,10 +233,10 @@ def _noise_model(data: _Data, begins: Sequence[int], scatter: float, misfit: flo
     if explained > 0 and scatter**2 * free < explained * float(chdtri(free, 0.99)):
         own = np.full(len(data.us), scatter)
         return _Noise(own=own, common=float(np.sqrt(explained - scatter**2)), widen=1.0)
-    total = explained + misfit**2
-    share = misfit**2 / total if total > 0 else 0.0
+    total = explained + excess**2
+    share = excess**2 / total if total > 0 else 0.0
     widen = float(stdtrit(free / share**2, 0.975)) / Z if share > 0 else 1.0
-    return _Noise(own=np.sqrt(data.se**2 + misfit**2), common=0.0, widen=widen)
+    return _Noise(own=np.sqrt(data.se**2 + excess**2), common=0.0, widen=widen)
 
 
 def _interval(value: float, drawn: Floats, widen: float, n: int, unit: str) -> Estimate:

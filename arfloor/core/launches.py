@@ -48,12 +48,14 @@ class Launches:
 class Spread:
     """How much launches of one case differ beyond what their rounds show, learnt from many cases.
 
-    sd: standard deviation of log latency between launches; free: for how many degrees of freedom of
-    one's own this knowledge counts. shared: the share of a launch's variance that all cases of a process
-    have in common, known from shared_free degrees of freedom only.
+    sd: standard deviation of log latency between launches; within: the share of the noise seen within a
+    launch that counts besides; free: for how many degrees of freedom of one's own both count. shared:
+    the share of a launch's variance that all cases of a process have in common, known from shared_free
+    degrees of freedom only.
     """
 
     sd: float
+    within: float
     free: float
     shared: float
     shared_free: float
@@ -192,7 +194,7 @@ def moments(launches: Launches, spread: Spread | None = None) -> tuple[float, fl
     mean = float(np.mean(launches.log))
     if spread is not None:
         prior, own = spread.free, count - 1
-        variance = (prior * (spread.sd**2 + noise) + own * launches.between) / (prior + own)
+        variance = (prior * (spread.sd**2 + spread.within * noise) + own * launches.between) / (prior + own)
         few, many = stdtrit(spread.shared_free, 0.975), stdtrit(prior + own, 0.975)
         quantile = spread.shared * few + (1 - spread.shared) * many
         return mean, variance / count, float(stdtridf(0.975, quantile))

@@ -97,20 +97,25 @@ def unpaired_ratio(
 ) -> Comparison:
     """Compare two cases of different runs: nothing cancels, and what differs between the runs besides
     the cases (another day, another driver) is in the ratio.
-
-    Degrees of freedom after Welch and Satterthwaite.
     """
     first = a if isinstance(a, Launches) else summarise(a)
     second = b if isinstance(b, Launches) else summarise(b)
     if first is None or second is None:
         return Comparison(ratio=None, answer="undecided", reason="not_ok", pairing="none", band=band)
-    mean_a, var_a, free_a = moments(first, spread_a)
-    mean_b, var_b, free_b = moments(second, spread_b)
-    variance = var_a + var_b
-    shares = var_a**2 / free_a + var_b**2 / free_b
-    free = variance**2 / shares if shares > 0 else min(free_a, free_b)
     n = min(first.n, second.n)
-    return _answer(mean_a - mean_b, variance, free, n=n, pairing="none", band=band, aa_spread=aa_spread)
+    found = unpaired_moments(first, second, spread_a, spread_b)
+    return _answer(*found, n=n, pairing="none", band=band, aa_spread=aa_spread)
+
+
+def unpaired_moments(
+    a: Launches, b: Launches, spread_a: Spread | None = None, spread_b: Spread | None = None
+) -> tuple[float, float, float]:
+    """Log ratio of two independent cases, its variance and degrees of freedom (Welch, Satterthwaite)."""
+    mean_a, var_a, free_a = moments(a, spread_a)
+    mean_b, var_b, free_b = moments(b, spread_b)
+    shares = var_a**2 / free_a + var_b**2 / free_b
+    free = (var_a + var_b) ** 2 / shares if shares > 0 else min(free_a, free_b)
+    return mean_a - mean_b, var_a + var_b, free
 
 
 def _answer(

@@ -19,6 +19,7 @@ from arfloor.core.launches import Floats, Launches, Spread
 
 TINY = 1e-10  # variance of a relative difference of 1e-5, below any timer's resolution
 FREE = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0])
+WITHIN = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
 LEAST = 5  # cases with two launches or more, below which nothing is pooled
 
 
@@ -35,29 +36,32 @@ def launch_spread(cases: Sequence[Launches], groups: Sequence[Hashable] | None =
     between = np.array([max(c.between, TINY) for c in used])
     noise = np.array([max(float(np.mean(c.noise)), TINY) for c in used])
     free = np.array([len(c.log) - 1.0 for c in used])
-    variance, prior = _most_likely(between, noise, free)
-    shared, shared_free = _shared(kept, np.sqrt(variance + noise))
+    variance, within, prior = _most_likely(between, noise, free)
+    shared, shared_free = _shared(kept, np.sqrt(variance + within * noise))
     return Spread(
         sd=float(np.sqrt(variance)),
+        within=within,
         free=min(prior, float(free.sum())),
         shared=shared,
         shared_free=shared_free,
     )
 
 
-def _most_likely(between: Floats, noise: Floats, free: Floats) -> tuple[float, float]:
-    """Variance between launches, and degrees of freedom of the prior about it.
+def _most_likely(between: Floats, noise: Floats, free: Floats) -> tuple[float, float, float]:
+    """Variance between launches, factor on the noise within them, degrees of freedom of the prior.
 
-    between / (variance + noise) follows an F distribution with (free, prior) degrees of freedom.
+    between / (variance + factor * noise) follows an F distribution with (free, prior) degrees of freedom.
+    The factor falls below 1 where rounds differ in a way that all launches repeat (drift).
     """
-    variances = np.concatenate([[0.0], np.geomspace(1e-8, max(float(between.max()), 1e-7), 60)])
-    v = variances[:, None] + noise
-    q = (between / v)[:, None, :]
-    d, p = free[None, None, :], FREE[None, :, None]
+    variances = np.concatenate([[0.0], np.geomspace(1e-8, max(float(between.max()), 1e-7), 40)])
+    v = (variances[:, None, None] + WITHIN[:, None] * noise)[:, :, None, :]
+    q = between / v
+    d, p = free, FREE[:, None]
     constant = gammaln((d + p) / 2) - gammaln(p / 2) - (d / 2) * np.log(p)
     likelihood = constant + (d / 2) * np.log(q) - (d + p) / 2 * np.log1p(d * q / p)
-    best = np.unravel_index(int(np.argmax(likelihood.sum(axis=2))), (len(variances), len(FREE)))
-    return float(variances[best[0]]), float(FREE[best[1]])
+    shape = (len(variances), len(WITHIN), len(FREE))
+    i, j, k = np.unravel_index(int(np.argmax(likelihood.sum(axis=-1))), shape)
+    return float(variances[i]), float(WITHIN[j]), float(FREE[k])
 
 
 def _shared(kept: Sequence[tuple[Launches, Hashable]], sd: Floats) -> tuple[float, float]:

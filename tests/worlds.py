@@ -1,0 +1,258 @@
+"""Worlds whose truth is known, and how often the statistics find it.
+
+python -m tests.worlds [WORLDS]      prints the coverage table of docs/statistics.md
+
+Latencies are drawn here; nothing was measured. The truth of a case is the median of its replays' own
+distribution, the slowest rank deciding, at the middle of the luck of launches and rounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from arfloor.core.cases import Estimate
+from arfloor.core.fits import fit
+from arfloor.core.launches import Launches, estimate, interval, moments, of_pairs, of_rounds
+from arfloor.core.ratios import decide, unpaired_moments
+from arfloor.core.spread import launch_spread
+
+SIZES = tuple(round(s) for s in np.geomspace(256, 16 << 20, 24))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """How a run is drawn: standard deviations of log latency at each level, and what disturbs it."""
+
+    launches: int = 2
+    rounds: int = 10
+    replays: int = 12
+    ranks: int = 2
+    cases: int = 24
+    launch: float = 0.003  # luck of a case in a launch
+    process: float = 0.0  # luck of a launch that all of its cases share
+    round: float = 0.003
+    replay: float = 0.01
+    spikes: float = 0.0  # share of replays that take up to several times as long
+    drift: float = 0.0  # change of log latency from the first to the last round of a launch
+    late: float = 0.0  # one rank is later than the others by this share
+
+    def draw(self, rng: np.random.Generator, us: float = 20.0) -> np.ndarray:
+        """Latencies in us, shape (cases, launches, rounds, replays), the slowest rank deciding."""
+        shape = (self.cases, self.launches, self.rounds)
+        level = (
+            rng.normal(size=(self.cases, self.launches, 1)) * self.launch
+            + rng.normal(size=(1, self.launches, 1)) * self.process
+            + rng.normal(size=shape) * self.round
+            + np.linspace(-self.drift / 2, self.drift / 2, self.rounds)
+        )
+        return us * np.exp(level[..., None] + self._replays(rng, (*shape, self.replays)))
+
+    def _replays(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        noise = rng.normal(size=(self.ranks, *shape)) * self.replay
+        if self.spikes:
+            noise += (rng.random(noise.shape) < self.spikes) * rng.exponential(0.5, noise.shape)
+        noise[0] += np.log1p(self.late)
+        return noise.max(axis=0)
+
+    def truth(self, us: float = 20.0) -> float:
+        return us * float(np.exp(_middle(self)))
+
+
+@cache
+def _middle(world: World) -> float:
+    return float(np.median(world._replays(np.random.default_rng(12345), (1_000_000,))))
+
+
+STATISTICS = {
+    "two launches": World(),
+    "two launches, launches differ by 1 %": World(launch=0.01),
+    "two launches, their luck shared by all cases": World(launch=0.002, process=0.005),
+    "two launches, launches do not differ": World(launch=0.0),
+    "spikes in one replay of ten": World(spikes=0.1),
+    "drift of 3 % in a launch": World(drift=0.03),
+    "one rank late by 20 %, eight ranks": World(late=0.2, ranks=8),
+    "five launches of five rounds": World(launches=5, rounds=5),
+    "one launch": World(launches=1, launch=0.0),
+    "two launches, one case alone": World(cases=1),
+    "three launches, one case alone": World(cases=1, launches=3),
+}
+
+
+def rounds_of(us: np.ndarray) -> dict[tuple[int, int], list[float]]:
+    """Replays by (launch, round) from an array of shape (launches, rounds, replays)."""
+    return {(i, j): us[i, j].tolist() for i in range(us.shape[0]) for j in range(us.shape[1])}
+
+
+def latency_coverage(world: World, worlds: int, seed: int = 0) -> tuple[float, float]:
+    """Share of worlds in which the interval of a case contains its truth; median relative half-width.
+
+    One case a world is looked at, so the worlds are independent; its run's other cases inform it.
+    """
+    rng, truth, inside, widths = np.random.default_rng(seed), world.truth(), 0, []
+    for _ in range(worlds):
+        cases = [_launches(us) for us in world.draw(rng)]
+        found = estimate(cases[0], launch_spread(cases))
+        inside += found.lo <= truth <= found.hi
+        widths.append((found.hi / found.lo) ** 0.5 - 1)
+    return inside / worlds, float(np.median(widths))
+
+
+def _launches(us: np.ndarray) -> Launches:
+    found = of_rounds(rounds_of(us))
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Called:
+    """What comparisons of pairs with a known ratio came to."""
+
+    covered: float  # intervals that contain the true ratio
+    called: float  # pairs called faster or slower
+    right: float  # of the pairs whose interval allows it, those called the right way
+    allowed: float  # pairs whose 99 % interval is narrower than the way from the band to the truth
+
+
+def comparisons(world: World, ratio: float, worlds: int, seed: int = 0, *, paired: bool = True) -> Called:
+    """Compare a case with one `ratio` times as slow; its run's other pairs have ratios of their own.
+
+    paired: both interleaved in the same rounds; else each in a run of its own.
+    """
+    rng = np.random.default_rng(seed)
+    covered = called = right = allowed = 0
+    gap = abs(np.log(ratio)) - np.log(1.02)
+    for _ in range(worlds):
+        slow, quick = world.draw(rng, 20.0 * ratio), world.draw(rng)
+        mean, variance, free = (_paired if paired else _unpaired)(slow, quick)
+        lo, hi = interval(mean, variance, free)
+        covered += lo <= ratio <= hi
+        low, high = interval(mean, variance, free, 0.99)
+        answer, _ = decide(low, high)
+        called += answer in ("faster", "slower")
+        if np.log(high / low) < gap:
+            allowed += 1
+            right += answer == ("slower" if ratio > 1 else "faster")
+    return Called(
+        covered=covered / worlds,
+        called=called / worlds,
+        right=right / allowed if allowed else float("nan"),
+        allowed=allowed / worlds,
+    )
+
+
+def _paired(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+    pairs = [of_pairs(rounds_of(x), rounds_of(y)) for x, y in zip(a, b, strict=True)]
+    return moments(pairs[0], launch_spread(pairs))
+
+
+def _unpaired(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+    first, second = [_launches(us) for us in a], [_launches(us) for us in b]
+    return unpaired_moments(first[0], second[0], launch_spread(first), launch_spread(second))
+
+
+# -- fits --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A true curve: (from size, alpha us, GB/s) for each segment, with relative noise on every point."""
+
+    segments: tuple[tuple[int, float, float], ...] = ((0, 7.0, 12.0),)
+    noise: float = 0.003
+    stated: bool = True  # whether the points' intervals state the noise
+    outlier: float = 1.0  # factor on one of the points
+    common: float = 0.0  # noise that all points share (a launch slow at every size), stated as well
+
+    def us(self, nbytes: float) -> float:
+        _, alpha, gbps = max(s for s in self.segments if s[0] <= nbytes)
+        return alpha + nbytes / gbps / 1e3
+
+    def points(self, rng: np.random.Generator) -> list[tuple[int, Estimate]]:
+        moves = rng.normal(size=len(SIZES)) * self.noise + rng.normal() * self.common
+        us = np.array([self.us(s) for s in SIZES]) * np.exp(moves)
+        if self.outlier != 1:
+            us[rng.integers(1, len(SIZES) - 1)] *= self.outlier
+        half = 1.96 * float(np.hypot(self.noise, self.common)) if self.stated else 0.0
+        return [
+            (s, Estimate(value=u, lo=u * float(np.exp(-half)), hi=u * float(np.exp(half)), n=1, unit="us"))
+            for s, u in zip(SIZES, us.tolist(), strict=True)
+        ]
+
+
+CURVES = {
+    "one line": Curve(),
+    "one line, noise not stated": Curve(stated=False),
+    "one line, noise 3 %": Curve(noise=0.03),
+    "one line, one point 3 times too slow": Curve(outlier=3.0),
+    "one line, all points slow together": Curve(common=0.006),
+    "one switch": Curve(segments=((0, 9.0, 2.0), (60_000, 25.0, 12.0))),
+    "two switches": Curve(segments=((0, 9.0, 2.0), (10_000, 20.0, 8.0), (500_000, 45.0, 25.0))),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What fits of one curve came to, over many worlds (shares)."""
+
+    alpha: float  # intervals of every alpha that contain the truth
+    beta: float
+    predicted: float  # intervals of predictions at measured sizes that contain the truth
+    segments: float  # worlds with the right number of segments
+    digits: float  # median over worlds of -log10 of the worst relative error of alpha and beta
+
+
+def fits(curve: Curve, worlds: int, seed: int = 0) -> Fitted:
+    """Fit a curve again and again. alpha and beta are looked at where the number of segments is right."""
+    rng = np.random.default_rng(seed)
+    alphas, betas, predictions, digits, right = [], [], [], [], 0
+    for _ in range(worlds):
+        found = fit(curve.points(rng))
+        nbytes = int(rng.choice(SIZES))
+        predicted = found.predict(nbytes)
+        predictions.append(predicted.lo <= curve.us(nbytes) <= predicted.hi)
+        if len(found.segments) != len(curve.segments):
+            continue
+        right += 1
+        errors = [1e-9]
+        for segment, (_, alpha, gbps) in zip(found.segments, curve.segments, strict=True):
+            alphas.append(segment.alpha.lo <= alpha <= segment.alpha.hi)
+            betas.append(segment.beta.lo <= 1e-3 / gbps <= segment.beta.hi)
+            errors += [abs(segment.alpha.value / alpha - 1), abs(segment.beta.value * gbps * 1e3 - 1)]
+        digits.append(-np.log10(max(errors)))
+    return Fitted(
+        alpha=float(np.mean(alphas)),
+        beta=float(np.mean(betas)),
+        predicted=float(np.mean(predictions)),
+        segments=right / worlds,
+        digits=float(np.median(digits)),
+    )
+
+
+def main(worlds: int) -> None:
+    print(f"{worlds} worlds each\n\nlatency{'':45}coverage  half-width")
+    for name, world in STATISTICS.items():
+        covered, width = latency_coverage(world, worlds)
+        print(f"  {name:50}{covered:8.1%}{width:11.2%}", flush=True)
+    print(f"\nratio{'':47}coverage    called  right of allowed")
+    for paired in (True, False):
+        for name in list(STATISTICS)[:7]:
+            for ratio in (1.0, 1.05):
+                c = comparisons(STATISTICS[name], ratio, worlds, paired=paired)
+                label = f"{'paired' if paired else 'unpaired'} {ratio:.2f} {name}"
+                of = f"{c.right:8.1%} of {c.allowed:.0%}" if ratio != 1 and c.allowed else ""
+                print(f"  {label:58}{c.covered:6.1%}{c.called:10.1%} {of}", flush=True)
+    print(f"\nfit{'':40}alpha    beta  predicted  segments  digits")
+    for name, curve in CURVES.items():
+        f = fits(curve, worlds)
+        print(
+            f"  {name:38}{f.alpha:8.1%}{f.beta:8.1%}{f.predicted:11.1%}{f.segments:10.1%}{f.digits:8.1f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
