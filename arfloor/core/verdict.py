@@ -21,6 +21,9 @@ AT_FLOOR = 1.25
 BAND = 0.02
 """Half width of the band of equality of two latencies."""
 
+# transports in NCCL's log that do not touch the peer's memory
+_THROUGH_HOST = frozenset({"SHM", "NET"})
+
 Answer = Literal["faster", "slower", "same", "undecided"]
 Pairing = Literal["round", "launch", "unpaired"]
 
@@ -241,11 +244,12 @@ def _latency(result: Result) -> Estimate:
 
 def _with_sentence(verdict: Verdict, slow_probe: str | None) -> Verdict:
     text = _SENTENCES[verdict.status](verdict)
-    notes = _caveats(verdict) + ([f"({slow_probe}.)"] if slow_probe else [])
+    notes = caveats(verdict) + ([f"({slow_probe}.)"] if slow_probe else [])
     return replace(verdict, sentence=" ".join([f"At {units.size(verdict.nbytes)}: {text}", *notes]))
 
 
-def _span(estimate: Estimate) -> str:
+def ratio_span(estimate: Estimate) -> str:
+    """`3.41x [3.39, 3.42]`."""
     value, lo, hi = units.ratio(estimate.value), units.ratio(estimate.lo)[:-1], units.ratio(estimate.hi)[:-1]
     return f"{value} [{lo}, {hi}]"
 
@@ -269,7 +273,7 @@ def _floor_clause(v: Verdict) -> str:
 
 
 def _switch(v: Verdict) -> str:
-    now = f" {_span(v.headroom_now)} faster" if v.headroom_now else ""
+    now = f" {ratio_span(v.headroom_now)} faster" if v.headroom_now else ""
     return (
         f"switch to {_name(v.best)}: {_took(v.best)} instead of the default's {_took(v.default)} "
         f"({_name(v.default)}),{now}; {_floor_clause(v)}."
@@ -297,10 +301,11 @@ def _gap(v: Verdict) -> str:
 def _undecided(v: Verdict) -> str:
     if v.reason == "interval_meets_floor" and v.headroom_left:
         return (
-            f"undecided: {_name(v.best)} takes {_took(v.best)}, {_span(v.headroom_left)} what is attainable, "
-            f"and the interval contains {AT_FLOOR}; measure longer or on a quieter machine."
+            f"undecided: {_name(v.best)} takes {_took(v.best)}, {ratio_span(v.headroom_left)} "
+            f"what is attainable, and the interval contains {AT_FLOOR}; "
+            "measure longer or on a quieter machine."
         )
-    now = f" ({_span(v.headroom_now)})" if v.headroom_now else ""
+    now = f" ({ratio_span(v.headroom_now)})" if v.headroom_now else ""
     return (
         f"undecided: {_name(v.best)} takes {_took(v.best)} against the default's {_took(v.default)}{now}, "
         f"and that interval meets the +-{BAND:.0%} band of equality; measure more launches before switching; "
@@ -329,12 +334,18 @@ _SENTENCES: dict[str, Callable[[Verdict], str]] = {
 }
 
 
-def _caveats(v: Verdict) -> list[str]:
+def caveats(v: Verdict) -> list[str]:
+    """What weakens the verdict or what a reader must know beside it, one sentence each."""
     notes = []
     if v.pairing == "launch":
         notes.append("(Other settings, so other processes: paired by launch, which is weaker.)")
     if v.pairing == "unpaired":
         notes.append("(Compared by their intervals alone, unpaired.)")
+    if v.path == "peer" and v.default and v.default.ran and v.default.ran.transport in _THROUGH_HOST:
+        notes.append(
+            f"(The default did not use peer access: its log says {v.default.ran.transport}, "
+            "so its bytes went through host memory.)"
+        )
     marks = sorted({m for r in (v.default, v.best) if r is not None for m in r.marks})
     if marks:
         notes.append(f"(Disturbed while measured: {', '.join(marks)}.)")

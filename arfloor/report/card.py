@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from arfloor.core import units
 from arfloor.core.cases import Result, Verdict
-from arfloor.core.verdict import DEFAULT_BACKEND, is_correct
+from arfloor.core.verdict import DEFAULT_BACKEND, caveats, is_correct, ratio_span
 from arfloor.report import phrases
-from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span
+from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span, status_spans
 
 MAX_LINES = 30
 
 _SIZES = (8_192, 65_536, 262_144, 1_048_576)
-_STATUS = {
-    "switch": "Switch now",
-    "at_floor": "Accept the floor",
-    "gap": "A gap remains",
-    "undecided": "Undecided",
-    "no_data": "No verdict",
-}
 
 
 def render(report: Report) -> str:
@@ -30,24 +23,76 @@ def render(report: Report) -> str:
         lines += _section(section, alone=len(shown) == 1)
     lines += _broken(report)
     lines.append(f"<sub>{_footnote(report, shown)}</sub>")
-    return "\n".join(lines[:MAX_LINES]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _section(section: Section, *, alone: bool) -> list[str]:
     row = section.nearest(HEADLINE_NBYTES)
     sizes = _SIZES if alone else _SIZES[1:]
     rows = sorted({section.nearest(s).nbytes: section.nearest(s) for s in sizes}.items())
-    table = _table(section, [r for _, r in rows])
-    advice = phrases.to_set(row.verdict)
-    setting = [f"Set: {advice}."] if advice and row.verdict.status == "switch" else []
+    spans = status_spans(section)
+    everywhere = "; ".join(f"{status.replace('_', ' ')} {size_span(found)}" for status, found in spans)
     return [
         f"**{section.title}. {_three_numbers(row.verdict)}**",
-        f"**{_STATUS[row.verdict.status]}.** {row.verdict.sentence}",
+        f"{_answer(row.verdict)}{f' By size: {everywhere}.' if len(spans) > 1 else ''}",
         "",
-        *table,
+        *_table(section, [r for _, r in rows]),
         "",
-        *setting,
-        *([""] if setting else []),
+        *_advice(section, row),
+        *_floor(row),
+        "",
+    ]
+
+
+def _answer(v: Verdict) -> str:
+    """The verdict in a line, with the ratios that decided."""
+    now, left = v.headroom_now, v.headroom_left
+    rest = f"{units.ratio(left.value)} the attainable" if left else ""
+    notes = " ".join(["", *caveats(v)])
+    if v.status == "switch" and now and v.default and v.default.latency and v.attainable:
+        far = units.ratio(v.default.latency.value / v.attainable.value)
+        return (
+            f"**Switch now:** {ratio_span(now)} is on the table; {rest} remains after it. "
+            f"The default is {far} the attainable.{notes}"
+        )
+    if v.status == "switch" and now:
+        return f"**Switch now:** {ratio_span(now)} is on the table; no floor is known.{notes}"
+    if v.status == "at_floor":
+        return f"**Accept the floor:** {phrases.which(v.best)} is {rest}; little more is to be had.{notes}"
+    if v.status == "gap":
+        return f"**A gap remains:** nothing measured beats the default, and it is {rest}.{notes}"
+    if v.reason == "interval_meets_band" and now:
+        return f"**Undecided:** default / best is {ratio_span(now)}; measure more launches.{notes}"
+    return f"**{v.status.replace('_', ' ').capitalize()}.** {v.sentence}"
+
+
+def _advice(section: Section, row: Row) -> list[str]:
+    """What to set at the headline size, or at the sizes where something beats the default."""
+    if row.verdict.status == "switch":
+        gains = phrases.options(row.verdict, row.results)
+        return [f"Set {', or '.join(f'{how} ({units.ratio(gain)})' for how, gain in gains)}."]
+    better = [r for r in section.rows if r.verdict.status == "switch"]
+    if not better:
+        return []
+    most = max(better, key=_now)
+    how = phrases.to_set(most.verdict)
+    sizes = size_span([r.nbytes for r in better])
+    return [f"At {sizes}: {how} (up to {units.ratio(_now(most))}, at {units.size(most.nbytes)})."]
+
+
+def _now(row: Row) -> float:
+    return row.verdict.headroom_now.value if row.verdict.headroom_now else 0.0
+
+
+def _floor(row: Row) -> list[str]:
+    if row.floor is None or row.floor.slow_probe:
+        return []
+    parts = " + ".join(
+        f"{units.number(t.us.value)} {t.name}" for t in row.floor.terms.attainable if t.us.value
+    )
+    return [
+        f"The attainable {units.us(row.floor.attainable.value)} ({row.floor.algorithm}) are {parts}, "
+        f"{'as probed' if row.floor.origin == 'measured' else row.floor.origin}."
     ]
 
 

@@ -8,7 +8,7 @@ from arfloor.core import units
 from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Verdict
 from arfloor.core.fits import Fit
 from arfloor.core.floor import Term
-from arfloor.core.verdict import DEFAULT_BACKEND, chosen_settings, short_label
+from arfloor.core.verdict import DEFAULT_BACKEND, chosen_settings, compare_unpaired, is_correct, short_label
 
 
 def latency(result: Result | None) -> str:
@@ -68,6 +68,25 @@ def to_set(verdict: Verdict) -> str:
     if best is None or verdict.default is None or best is verdict.default:
         return ""
     return how_to_get(best.case)
+
+
+def options(verdict: Verdict, results: Sequence[Result]) -> list[tuple[str, float]]:
+    """Ways to beat the default and default / way: its own library's best setting, then the best of all.
+
+    `results` are the verdict's, by rising latency. A way counts when the intervals say that it is faster.
+    """
+    default, best = verdict.default, verdict.best
+    if default is None or best is None or default.latency is None:
+        return []
+    found = []
+    own = next((r for r in results if is_correct(r) and r.case.backend == default.case.backend), None)
+    if own is not None and own is not best and own is not default:
+        comparison = compare_unpaired(default, own)
+        if comparison.answer == "faster":
+            found.append((how_to_get(own.case), comparison.ratio.value))
+    if best is not default and verdict.headroom_now is not None:
+        found.append((how_to_get(best.case), verdict.headroom_now.value))
+    return found
 
 
 def how_to_get(case: Case) -> str:
