@@ -85,10 +85,16 @@ def chosen_settings(case: Case) -> Settings:
     return tuple(s for s in case.settings if s[0] not in _LAUNCH_SETTINGS and s not in needed)
 
 
+# Settings through which a variant is chosen: its name says as much.
+_OF_VARIANT = ("OMPI_MCA_",)
+
+
 def short_label(case: Case) -> str:
     """What a reader of one path's section calls the case: backend, variant, chosen settings."""
-    name = case.backend if case.variant == "default" else f"{case.backend} {case.variant}"
-    chosen = " ".join(f"{k}={v}" for k, v in chosen_settings(case))
+    default = case.variant == "default"
+    name = case.backend if default else f"{case.backend} {case.variant}"
+    shown = [s for s in chosen_settings(case) if default or not s[0].startswith(_OF_VARIANT)]
+    chosen = " ".join(f"{k}={v}" for k, v in shown)
     return f"{name} [{chosen}]" if chosen else name
 
 

@@ -37,11 +37,13 @@ def _section(section: Section, *, alone: bool) -> list[str]:
         f"{_answer(row.verdict)}{f' By size: {everywhere}.' if len(spans) > 1 else ''}",
         "",
         *_table(section, [r for _, r in rows]),
-        "",
-        *_advice(section, row),
-        *_floor(row),
+        *_paragraph([*_advice(section, row), *_floor(row)]),
         "",
     ]
+
+
+def _paragraph(lines: list[str]) -> list[str]:
+    return ["", *lines] if lines else []
 
 
 def _answer(v: Verdict) -> str:

@@ -17,7 +17,7 @@ from arfloor.core.floor import Floor
 from arfloor.core.judgement import Judged, judge_all
 from arfloor.core.pairing import paired_compare
 from arfloor.core.reasons import explain
-from arfloor.core.verdict import Compare
+from arfloor.core.verdict import Compare, short_label
 from arfloor.rundir import Run
 
 HEADLINE_NBYTES = 262_144
@@ -193,11 +193,11 @@ def _failures(results: Iterable[Result]) -> tuple[Failure, ...]:
     for r in results:
         if r.status != "ok":
             case = r.case
-            key = (case.label, case.path, case.mode, case.dtype, r.status, r.reason)
+            key = (short_label(case), case.path, case.mode, case.dtype, r.status, r.reason)
             grouped[key].append(r)
     failures = [
         Failure(
-            label=members[0].case.label,
+            label=short_label(members[0].case),
             path=members[0].case.path,
             mode=members[0].case.mode,
             dtype=members[0].case.dtype,

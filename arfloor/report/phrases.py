@@ -19,9 +19,12 @@ def latency(result: Result | None) -> str:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """Value with the larger half of its 95 % interval: never narrower than it is."""
+    """Value with the larger half of its 95 % interval, or with both ends where it is wide or lopsided."""
     if estimate is None:
         return ""
+    if estimate.hi > 1.5 * estimate.value or estimate.lo < estimate.value / 1.5:
+        ends = f"[{units.number(estimate.lo)}, {units.number(estimate.hi)}]"
+        return f"{units.number(estimate.value)} {ends}"
     half = max(estimate.hi - estimate.value, estimate.value - estimate.lo)
     value = units.number(estimate.value)
     decimals = len(value.partition(".")[2])
@@ -30,7 +33,7 @@ def interval(estimate: Estimate | None) -> str:
 
 
 def check(result: Result | None) -> str:
-    """What the correctness check found: `exact` or the worst error as a share of the allowed one."""
+    """What the correctness check found: `exact`, or `err` and the worst error over the allowed one."""
     if result is None or result.check is None:
         return ""
     return check_phrase(result.check)
@@ -39,7 +42,7 @@ def check(result: Result | None) -> str:
 def check_phrase(found: Check) -> str:
     if found.wrong:
         return f"WRONG: {found.wrong} elements"
-    error = "exact" if found.max_error == 0 else f"error {found.max_error:.2f} of bound"
+    error = "exact" if found.max_error == 0 else f"err {found.max_error:.2f}"
     return f"{error}, ranks {'equal' if found.bitwise_equal else 'differ'}"
 
 

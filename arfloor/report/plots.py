@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Points = Sequence[tuple[int, Estimate]]
 
+_WIDTH = 8.6  # inches
 _CAPTION = (
     "markers: median with its 95 % interval; lines: fits, thin where the fit switches; "
     "dashed: best known schedule at the measured rates; dotted: bound"
@@ -76,7 +77,7 @@ def draw(section: Section, box: str) -> Figure:
     from matplotlib.figure import Figure
 
     with style.styled():
-        figure = Figure(figsize=(8.6, 6.4))
+        figure = Figure(figsize=(_WIDTH, 6.4))
         latency, strip, headroom = figure.subplots(
             3, 1, sharex=True, gridspec_kw={"height_ratios": [10, 0.7, 4.5], "hspace": 0.03}
         )
@@ -111,10 +112,10 @@ def _latency(axes: Axes, section: Section) -> list[Label]:
         labels.append(_one(axes, s, look))
     floors = _floor_lines(axes, section)
     everything += [e for points in floors.values() for _, e in points]
-    lo, hi = min(e.lo for e in everything), max(e.hi for e in everything)
-    style.log_axis(axes, lo / 1.4, hi * 1.3)
+    lo, hi = _window(everything)
+    style.log_axis(axes, lo, hi)
     if floors:
-        _forbidden(axes, floors["bound"], lo / 1.4)
+        _forbidden(axes, floors["bound"], lo)
         labels += [
             Label(text="attainable", y=floors["attainable"][-1][1].value, color=style.FLOOR, bold=True),
             Label(text="bound", y=floors["bound"][-1][1].value, color=style.FLOOR),
@@ -123,16 +124,25 @@ def _latency(axes: Axes, section: Section) -> list[Label]:
     return labels
 
 
+def _window(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Limits that show every value; an interval of several decades runs out of the picture."""
+    least, most = min(e.value for e in estimates), max(e.value for e in estimates)
+    lo = max(min(e.lo for e in estimates), least / 4)
+    hi = min(max(e.hi for e in estimates), most * 4)
+    return lo / 1.4, hi * 1.3
+
+
 def _one(axes: Axes, s: Series, look: Look) -> Label:
     """Points with their intervals, the fit as a line, outliers of the fit ringed and named."""
     _dots(axes, s.points, look)
-    xs = [x for x, _ in s.points]
-    axes.plot(xs, [e.value for _, e in s.points], color=look.color, linewidth=0.7, alpha=0.6, zorder=2)
     end = s.points[-1][1].value
     if s.fit is not None:
         for piece in s.fit.segments:
             xs = np.geomspace(piece.start, piece.end, 60)
             axes.plot(xs, [piece.us(x) for x in xs], color=look.color, linewidth=1.3, zorder=3)
+        for one, other in pairwise(s.fit.segments):
+            ends = [one.us(one.end), other.us(other.start)]
+            axes.plot([one.end, other.start], ends, color=look.color, linewidth=0.7, alpha=0.6, zorder=2)
         for outlier in s.fit.outliers:
             axes.plot(outlier.nbytes, outlier.us, "o", mfc="none", mec=look.color, ms=11, mew=1.2)
             axes.annotate(
@@ -144,7 +154,7 @@ def _one(axes: Axes, s: Series, look: Look) -> Label:
                 color=look.color,
             )
     name = f"{s.label} (default)" if s.role == "default" else s.label
-    return Label(text=_wrap(name), y=end, color=look.color, bold=s.role == "default")
+    return Label(text=style.wrapped(name), y=end, color=look.color, bold=s.role == "default")
 
 
 def _dots(axes: Axes, points: Points, look: Look) -> None:
@@ -215,7 +225,8 @@ def _strip(axes: Axes, section: Section) -> None:
         end = start + len(members)
         lo, hi = edges[start], edges[end]
         axes.axvspan(lo, hi, color=style.STATUS[status], alpha=0.28, lw=0)
-        if np.log(hi / lo) / np.log(right / left) > 0.012 * len(status):
+        room = np.log(hi / lo) / np.log(right / left) * axes.get_position().width * _WIDTH
+        if room > 0.085 * len(status):
             axes.text(
                 float(np.sqrt(lo * hi)), 0.46, status.replace("_", " "), ha="center", va="center", fontsize=8
             )
@@ -230,36 +241,31 @@ def _headroom(axes: Axes, section: Section) -> list[Label]:
         (now, style.DEFAULT, "now: default / best"),
         (left, style.CONTENDERS[0], "left: best / attainable"),
     )
-    top, bottom = 2.0, 1.0
+    drawn = [Estimate(value=v, lo=v, hi=v, n=0, unit="ratio") for v in (1.0, 1.8)]
     for points, look, name in rows:
         if points:
             _dots(axes, points, look)
             axes.plot([x for x, _ in points], [e.value for _, e in points], color=look.color, linewidth=1.2)
-            labels.append(Label(text=_wrap(name), y=points[-1][1].value, color=look.color))
-            top = max(top, *(e.hi for _, e in points))
-            bottom = min(bottom, *(e.lo for _, e in points))
-    style.log_axis(axes, bottom / 1.12, top * 1.15, unit="x", steps=(1, 1.5, 2, 3, 5, 7))
+            labels.append(Label(text=style.wrapped(name), y=points[-1][1].value, color=look.color))
+            drawn += [e for _, e in points]
+    bottom, top = _window(drawn)
+    style.log_axis(axes, bottom * 1.25, top / 1.13, unit="x", steps=(1, 1.5, 2, 3, 5, 7))
     axes.axhspan(1, AT_FLOOR, color=style.STATUS["at_floor"], alpha=0.13, lw=0, zorder=0)
-    axes.text(
-        0.012,
-        1.01,
-        "at the floor",
-        transform=axes.get_yaxis_transform(),
-        va="bottom",
-        fontsize=7.5,
-        style="italic",
-        color=style.FAINT,
-        zorder=1,
-    )
+    if left and top < 40:  # else the band is too thin for words
+        axes.text(
+            0.012,
+            1.01,
+            "at the floor",
+            transform=axes.get_yaxis_transform(),
+            va="bottom",
+            fontsize=7.5,
+            style="italic",
+            color=style.FAINT,
+            zorder=1,
+        )
     axes.axhline(1, color=style.FAINT, linewidth=0.9)
     axes.set_ylabel("headroom")
     return labels
-
-
-def _wrap(name: str, width: int = 24) -> str:
-    from textwrap import fill
-
-    return fill(name, width, break_long_words=False)
 
 
 def _save(figure: Figure, kind: str) -> bytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from arfloor.core import units
@@ -116,7 +118,11 @@ def log_axis(
         ticks = [10.0**e for e in range(-4, 9) if lo <= 10.0**e <= hi]
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}{unit}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{_plain(y)}{unit}"))
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +148,10 @@ def label_ends(axes: Axes, labels: Sequence[Label], *, gap_points: float = 11.0)
     """
     figure = axes.figure
     height_points = axes.get_position().height * figure.get_size_inches()[1] * 72
+    heights = [gap_points * (1 + label.text.count("\n")) / height_points for label in labels]
     to_axes = axes.transData + axes.transAxes.inverted()
     wanted = [float(to_axes.transform((axes.get_xlim()[1], label.y))[1]) for label in labels]
-    placed = spread(wanted, gap_points / height_points)
+    placed = spread(wanted, heights)
     for label, start, end in zip(labels, wanted, placed, strict=True):
         axes.plot(
             [1.0, 1.02, 1.035],
@@ -168,23 +175,35 @@ def label_ends(axes: Axes, labels: Sequence[Label], *, gap_points: float = 11.0)
         )
 
 
-def spread(wanted: Sequence[float], gap: float, lo: float = 0.0, hi: float = 1.0) -> list[float]:
-    """Positions nearest to `wanted`, in the same order, at least `gap` apart, within lo..hi if they fit.
+def spread(
+    wanted: Sequence[float], heights: Sequence[float], lo: float = 0.0, hi: float = 1.0
+) -> list[float]:
+    """Middles nearest to `wanted`, in the same order, of labels that do not touch; within lo..hi if they fit.
 
     Neighbours that would touch become a group about the mean of what they wanted (pool adjacent
     violators), so that a crowd spreads both ways.
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    room = gap * (len(wanted) - 1)
-    groups: list[tuple[float, int]] = []  # mean of (wanted - rank * gap), members
-    for rank, i in enumerate(order):
-        mean, count = wanted[i] - rank * gap, 1
+    offsets = [0.0]
+    for below, above in pairwise(order):
+        offsets.append(offsets[-1] + (heights[below] + heights[above]) / 2)
+    groups: list[tuple[float, int]] = []  # mean of (wanted - offset), members
+    for offset, i in zip(offsets, order, strict=True):
+        mean, count = wanted[i] - offset, 1
         while groups and groups[-1][0] > mean:
             other, members = groups.pop()
             mean, count = (mean * count + other * members) / (count + members), count + members
         groups.append((mean, count))
     base = [mean for mean, count in groups for _ in range(count)]
     placed = [0.0] * len(wanted)
-    for rank, i in enumerate(order):
-        placed[i] = min(max(base[rank], lo), max(lo, hi - room)) + rank * gap
+    for at, offset, i in zip(base, offsets, order, strict=True):
+        placed[i] = min(max(at, lo), max(lo, hi - offsets[-1])) + offset
     return placed
+
+
+def wrapped(text: str, width: int = 26, lines: int = 3) -> str:
+    """Text broken into at most `lines` lines; what does not fit is cut with an ellipsis."""
+    broken = wrap(text, width)
+    if len(broken) > lines:
+        broken = [*broken[: lines - 1], broken[lines - 1][: width - 1] + "…"]
+    return "\n".join(broken)

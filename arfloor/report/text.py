@@ -51,15 +51,16 @@ def _heading(report: Report) -> RenderableType:
 
 def _section(section: Section) -> RenderableType:
     table = Table(title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    floors = any(row.floor for row in section.rows)
     for name in ("size", "default us", "best us"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("which")
-    table.add_column("check")
-    for name in ("attainable", "bound", "now", "left"):
+    table.add_column("check", no_wrap=True)
+    for name in ("attainable", "bound", "now", "left") if floors else ("now",):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in section.rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, floors=floors))
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
     row = section.nearest(HEADLINE_NBYTES)
     lines = [spans, row.verdict.sentence, *_floor_lines(row)]
@@ -76,19 +77,19 @@ def _floor_lines(row: Row) -> list[str]:
     return [f"{name} at {units.size(row.nbytes)}, us: {phrases.floor_parts(terms)}" for name, terms in parts]
 
 
-def _cells(row: Row) -> list[RenderableType]:
+def _cells(row: Row, *, floors: bool) -> list[RenderableType]:
     v = row.verdict
     same = v.best is not None and v.best is v.default
+    floor = [phrases.interval(v.attainable), units.number(v.bound.value) if v.bound else ""]
     return [
         units.size(v.nbytes),
         phrases.latency(v.default),
         phrases.latency(v.best),
         "(the default)" if same else phrases.which(v.best),
         phrases.check(v.best),
-        phrases.interval(v.attainable),
-        units.number(v.bound.value) if v.bound else "",
+        *(floor if floors else []),
         units.ratio(v.headroom_now.value) if v.headroom_now else "",
-        units.ratio(v.headroom_left.value) if v.headroom_left else "",
+        *([units.ratio(v.headroom_left.value) if v.headroom_left else ""] if floors else []),
         Text(v.status, style=_STYLE[v.status]),
     ]
 

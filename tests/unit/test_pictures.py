@@ -100,19 +100,31 @@ def test_colours_of_one_picture_differ():
     assert AT_FLOOR > 1
 
 
-@given(
-    st.lists(st.floats(min_value=0, max_value=1), min_size=1, max_size=8),
-    st.floats(min_value=0.01, max_value=0.1),
+labels = st.lists(
+    st.tuples(st.floats(min_value=0, max_value=1), st.floats(min_value=0.01, max_value=0.12)),
+    min_size=1,
+    max_size=8,
 )
-def test_labels_never_touch_and_keep_their_order(wanted, gap):
-    placed = style.spread(wanted, gap)
+
+
+@given(labels)
+def test_labels_never_touch_and_keep_their_order(labels):
+    wanted, heights = [y for y, _ in labels], [h for _, h in labels]
+    placed = style.spread(wanted, heights)
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    heights = [placed[i] for i in order]
-    assert all(b - a >= gap - 1e-9 for a, b in pairwise(heights))
-    if gap * (len(wanted) - 1) <= 1:
+    for below, above in pairwise(order):
+        assert placed[above] - placed[below] >= (heights[below] + heights[above]) / 2 - 1e-9
+    if sum(heights) <= 1:
         assert min(placed) >= -1e-9
         assert max(placed) <= 1 + 1e-9
 
 
 def test_labels_that_do_not_touch_stay_where_they_are():
-    assert style.spread([0.9, 0.1, 0.5], 0.2) == pytest.approx([0.9, 0.1, 0.5])
+    assert style.spread([0.9, 0.1, 0.5], [0.2, 0.2, 0.3]) == pytest.approx([0.9, 0.1, 0.5])
+
+
+def test_long_names_are_cut_where_they_would_fill_the_picture():
+    assert style.wrapped("nccl ring-ll-16ch") == "nccl ring-ll-16ch"
+    cut = style.wrapped("a very long name " * 9)
+    assert cut.count("\n") == 2
+    assert cut.endswith("…")
