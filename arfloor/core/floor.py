@@ -92,12 +92,15 @@ def floor(
     """
     if nbytes < 1:
         raise ValueError(f"floor: expected nbytes >= 1, found {nbytes}")
-    probes = usable(primitives, path=path, devices=devices)
+    known = tuple(primitives)
+    probes = usable(known, path=path, devices=devices)
     groups = (RateTable.of(group, path=path, world=world) for group in _launchers(probes, path))
     tables = [table for table in groups if table is not None]
     if not tables:
         return None
-    bound, bound_terms = _bound(probes, world, nbytes, cuts)
+    # software that may use peer access may also go through host memory: the bound must allow for both
+    either = usable(known, path="host", devices=devices) if path == "peer" else ()
+    bound, bound_terms = _bound((*probes, *either), world, nbytes, cuts)
     t0 = _launch(probes, mode)
     best: tuple[Estimate, str, tuple[Term, ...]] | None = None
     considered: dict[str, Estimate] = {}

@@ -140,6 +140,12 @@ class RateTable:
         return DENSE_SHARE if traffic == "dense" else STAGED_SHARE
 
 
+def latency_of(probes: Sequence[Primitive], access: str) -> Estimate | None:
+    """One-way latency of the slowest pair by one kind of access, in us; None where it was not probed."""
+    pings = [p for p in probes if p.kind == "pingpong" and p.access == access]
+    return _latency(pings)[0] if pings else None
+
+
 def _latency(pings: Sequence[Primitive]) -> tuple[Estimate, str]:
     """Slowest pair of the fastest kind of access: a round ends when its last flag has arrived."""
     by_kind: dict[tuple[str, str], list[Primitive]] = defaultdict(list)

@@ -63,6 +63,16 @@ def test_four_gen5_peers_match_the_published_wire_times():
     assert got.bound.value == pytest.approx(7.0, abs=0.01)
 
 
+def test_the_bound_of_the_peer_path_allows_for_the_host_path():
+    """NCCL with peer access may still choose shared memory, which is the faster way on some boxes."""
+    peer = {"path": "peer", "dst": "cuda:1", "link": "pcie"}
+    slow = (probe("pingpong", 1.0, **peer), probe("stream", 10.0, **peer, active="both_ways"))
+    got = host_floor((*slow, *HOST), path="peer")
+    assert got.bound.value == pytest.approx(1.0 + 262144 / 55e3)
+    assert dict(got.considered)["one-shot"].value == pytest.approx(1.3 + 1.0 + 262144 / 10e3)
+    assert host_floor((*slow, *HOST)).bound.value == pytest.approx(1.3 + 262144 / 55e3)
+
+
 def test_small_messages_choose_one_shot_and_large_ones_two_shot():
     small, large = host_floor(nbytes=1024, world=8), host_floor(nbytes=1 << 24, world=8)
     assert (small.algorithm, large.algorithm) == ("one-shot", "two-shot")

@@ -1,0 +1,301 @@
+"""Why a result misses the floor: launch, hops, wire, protocol, channels, and what none of them explains.
+
+The parts are computed for the algorithm that really ran, from the probes of the same run; they add up
+to the measured latency, because what is left over is a part of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from arfloor.core.cases import Case, Estimate, Path, Primitive, Result, record
+from arfloor.core.floor import Term
+from arfloor.core.intervals import exact, quotient, scaled, total
+from arfloor.core.rates import RateTable, latency_of, usable
+from arfloor.core.schedules import Schedule, Traffic, schedules
+
+# how many bytes a protocol puts on the wire for each byte of payload
+_PACKET = {"ll": 2.0, "ll128": 128 / 120, "simple": 1.0, "flag": 1.0, "line32": 32 / 28, "line64": 64 / 60}
+_FENCED = frozenset({"simple", "flag"})  # data, then a release: the reader acquires
+
+
+@record
+class Gap:
+    """The parts of one measured latency in us. They sum to `measured`; `unexplained` may be negative.
+
+    `assumed` says what was not known of the run and taken for granted, empty when nothing was.
+    """
+
+    measured: Estimate
+    parts: tuple[Term, ...]
+    unexplained: Estimate
+    assumed: str = ""
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All parts with the unexplained one last."""
+        rest = Term(name="unexplained", us=self.unexplained, source="measured less the parts above")
+        return (*self.parts, rest)
+
+
+def why_gap(
+    result: Result, primitives: Iterable[Primitive], *, siblings: Sequence[Result] = ()
+) -> Gap | None:
+    """Take a correct result apart; None without a latency or without the probes it takes.
+
+    `siblings` are the other results of the same group: one that differs in its channels alone shows
+    what the channels cost.
+    """
+    case = result.case
+    if result.status != "ok" or result.latency is None:
+        return None
+    probes = usable(primitives, path=case.path, devices=case.devices)
+    if case.path == "cpu":  # launchers are told apart by their name
+        probes = tuple(p for p in probes if p.kind == "reduce" or p.source in ("", case.backend))
+    table = RateTable.of(probes, path=case.path, world=case.world)
+    if table is None:
+        return None
+    schedule, assumed = schedule_of(result)
+    latency, ping = table.latency
+    out, out_source = table.edge_us("out", schedule.out_bytes, schedule.traffic)
+    into, in_source = table.edge_us("in", schedule.in_bytes, schedule.traffic)
+    wire, source = (out, out_source) if out.value >= into.value else (into, in_source)
+    parts = [_launch(probes, case)]
+    hops = f"{schedule.name}: {schedule.rounds} x {ping}"
+    parts.append(Term(name="hops", us=scaled(latency, schedule.rounds), source=hops))
+    parts.append(Term(name="wire", us=wire, source=f"{schedule.name}: {source}"))
+    additions = table.additions_us(schedule.added_bytes)
+    if additions is not None:
+        parts.append(Term(name="additions", us=additions[0], source=additions[1]))
+    protocol = _protocol(result, wire, probes, schedule)
+    parts += [protocol] if protocol else []
+    channels = _channels(result, siblings)
+    parts += [channels] if channels else []
+    known = total(p.us for p in parts)
+    rest = Estimate(
+        value=result.latency.value - known.value,
+        lo=result.latency.lo - known.hi,
+        hi=result.latency.hi - known.lo,
+        n=result.latency.n,
+        unit="us",
+    )
+    return Gap(measured=result.latency, parts=tuple(parts), unexplained=rest, assumed=assumed)
+
+
+def schedule_of(result: Result) -> tuple[Schedule, str]:
+    """The schedule that ran, and what had to be assumed for want of a word about it.
+
+    NCCL's ring and tree, and this project's shapes, are known by their names; NCCL's tree within one
+    box is a chain up and down.
+    """
+    case = result.case
+    said = (result.ran.algorithm if result.ran else None) or ""
+    name = said.lower() or case.variant.lower()
+    wanted = _shape(name)
+    if wanted is None:
+        ring = case.backend.startswith(("nccl", "rccl"))
+        wanted = "ring" if ring else "two-shot"
+        what = f"nothing says which algorithm ran; taken for a {wanted}"
+        return _schedule(wanted, case.path, case.world, case.nbytes), what
+    return _schedule(wanted, case.path, case.world, case.nbytes), ""
+
+
+def _shape(name: str) -> str | None:
+    words = re.sub(r"[\s_-]+", "", name)
+    for key in ("ring", "tree", "island"):
+        if key in words:
+            return key
+    shot = next((f"{n}-shot" for n in ("one", "two") if f"{n}shot" in words), None)
+    return f"{shot} staged" if shot and "staged" in words else shot
+
+
+def _schedule(name: str, path: Path, world: int, nbytes: int) -> Schedule:
+    known = {s.name: s for s in schedules(path, world, nbytes)}
+    if name in known:
+        return known[name]
+    if name.endswith(" staged") and name.removesuffix(" staged") in known:
+        return known[name.removesuffix(" staged")]
+    twice = 2 * (world - 1) / world * nbytes
+    share = (world - 1) / world * nbytes
+    if name == "tree":
+        moved = float(2 * nbytes if world > 2 else nbytes)
+        return _plain("tree", 2 * (world - 1), moved, float(nbytes), "staged")
+    if name == "island":
+        return _plain("islands", 4, twice, share, "dense")
+    return _plain("ring", 2 * (world - 1), twice, share, "staged")
+
+
+def _plain(name: str, rounds: int, moved: float, added: float, traffic: Traffic) -> Schedule:
+    return Schedule(
+        name=name, rounds=rounds, out_bytes=moved, in_bytes=moved, added_bytes=added, traffic=traffic
+    )
+
+
+def _launch(probes: Sequence[Primitive], case: Case) -> Term:
+    nodes = [p for p in probes if p.kind == "launch" and p.estimate is not None]
+    if case.mode == "isolated" or not nodes:
+        return Term(name="launch", us=exact(0.0), source="none in this mode" if nodes else "not probed")
+    node = min(nodes, key=lambda p: p.estimate.value if p.estimate else 0.0)
+    assert node.estimate is not None
+    return Term(name="launch", us=node.estimate, source=RateTable.name(node))
+
+
+def _protocol(result: Result, wire: Estimate, probes: Sequence[Primitive], schedule: Schedule) -> Term | None:
+    """Bytes that carry no payload, and the fences of protocols that need them."""
+    name = ((result.ran.protocol if result.ran else None) or "").lower()
+    if name == "line128":
+        name, packet = "line128", 128 / (120 if result.case.path == "host" else 124)
+    elif name in _PACKET:
+        packet = _PACKET[name]
+    else:
+        return None
+    us, source = scaled(wire, packet - 1), f"{name}: {packet:.3g} bytes on the wire for each of payload"
+    if name in _FENCED:
+        relaxed, fenced = latency_of(probes, "relaxed"), latency_of(probes, "acquire_release")
+        if relaxed and fenced and fenced.value > relaxed.value:
+            extra = fenced.value - relaxed.value
+            us = total([us, scaled(exact(extra), schedule.rounds)])
+            source += f", and a fence of {extra:.2g} us a round"
+    return Term(name="protocol", us=us, source=source)
+
+
+def _channels(result: Result, siblings: Sequence[Result]) -> Term | None:
+    """What more channels gain with the same algorithm and protocol."""
+    ran = result.ran
+    if ran is None or ran.channels is None or result.latency is None:
+        return None
+    best: Result | None = None
+    for other in siblings:
+        same = (
+            other.status == "ok"
+            and other.latency is not None
+            and other.ran is not None
+            and other.case.backend == result.case.backend
+            and (other.ran.algorithm, other.ran.protocol) == (ran.algorithm, ran.protocol)
+            and (other.ran.channels or 0) > ran.channels
+        )
+        if same and (best is None or _us(other) < _us(best)):
+            best = other
+    if best is None or best.latency is None or best.ran is None or _us(best) >= result.latency.value:
+        return None
+    gain = Estimate(
+        value=result.latency.value - best.latency.value,
+        lo=max(0.0, result.latency.lo - best.latency.hi),
+        hi=result.latency.hi - best.latency.lo,
+        n=best.latency.n,
+        unit="us",
+    )
+    return Term(name="channels", us=gain, source=f"{ran.channels} channels instead of {best.ran.channels}")
+
+
+def _us(result: Result) -> float:
+    return result.latency.value if result.latency else float("inf")
+
+
+@record
+class Lever:
+    """What to pull next: how much faster it was measured, and the sentence to print."""
+
+    kind: str
+    ratio: Estimate | None
+    sentence: str
+
+
+# what is left to do about the largest part, when no measured case is faster
+_REMEDY = {
+    "launch": "a launch costs {us:.2g} us of it: fuse the reduce with its neighbour, or replay a graph",
+    "hops": "one-way latencies cost {us:.2g} us of it: fewer rounds (one-shot) are the only cure",
+    "wire": "the wire takes {us:.2g} us of it: only fewer bytes help (reduce less often, quantise)",
+    "protocol": "the protocol's own bytes and fences cost {us:.2g} us of it: another protocol",
+    "additions": "the additions cost {us:.2g} us of it: more cores, or a two-shot that adds each chunk once",
+    "channels": "too few channels cost {us:.2g} us of it",
+    "unexplained": "{us:.2g} us of it are unexplained: profile the reduce itself before changing anything",
+}
+
+
+def next_lever(
+    default: Result,
+    results: Iterable[Result],
+    gap: Gap | None = None,
+    *,
+    advice: Callable[[Case], str] = lambda case: case.label,
+) -> Lever | None:
+    """The best next step from `default`: its own settings first, then another backend, then the largest part.
+
+    `advice` turns a case into what a user sets or calls. A step counts when its whole interval is
+    faster than the default's. None without a latency of the default.
+    """
+    if default.latency is None:
+        return None
+    faster = []
+    for r in results:
+        if r.status == "ok" and r.latency is not None and r.case.id != default.case.id:
+            ratio = quotient(default.latency, r.latency)
+            if ratio.lo > 1.02:
+                faster.append((ratio, r))
+    own = [f for f in faster if f[1].case.backend == default.case.backend]
+    if own:
+        ratio, best = max(own, key=lambda f: f[0].value)
+        return Lever(kind="setting", ratio=ratio, sentence=_setting(default, best, ratio, advice))
+    if faster:
+        ratio, best = max(faster, key=lambda f: f[0].value)
+        said = f"{best.case.label} measured {ratio.value:.2f}x faster than {default.case.label}"
+        return Lever(kind="backend", ratio=ratio, sentence=f"{said}: {advice(best.case)}.")
+    if gap is None:
+        return None
+    largest = max(gap.terms, key=lambda t: t.us.value)
+    remedy = _REMEDY[largest.name].format(us=largest.us.value)
+    said = f"Nothing measured beats {default.case.label}; of its {gap.measured.value:.3g} us "
+    return Lever(kind=largest.name, ratio=None, sentence=said + remedy + ".")
+
+
+def _setting(default: Result, best: Result, ratio: Estimate, advice: Callable[[Case], str]) -> str:
+    name = default.case.backend.upper() if default.case.backend == "nccl" else default.case.backend
+    had, has = default.ran, best.ran
+    gain = f"measured {ratio.value:.2f}x faster: set {advice(best.case)}"
+    if had and has and had.channels and has.channels and had.channels != has.channels:
+        if (had.algorithm, had.protocol) == (has.algorithm, has.protocol):
+            return f"{name} uses {had.channels} channels here; {has.channels} {gain}."
+        change = f"{has.algorithm}/{has.protocol} on {has.channels}"
+        return f"{name} uses {had.algorithm}/{had.protocol} on {had.channels} channels here; {change} {gain}."
+    if had and has and (had.algorithm, had.protocol) != (has.algorithm, has.protocol):
+        return f"{name} chose {had.algorithm}/{had.protocol} here; {has.algorithm}/{has.protocol} {gain}."
+    return f"{name} as it is can be beaten by itself: {best.case.label} {gain}."
+
+
+@record
+class ChoiceCost:
+    """What NCCL chose against the best of its own settings, at one size."""
+
+    nbytes: int
+    chosen: str
+    best: str
+    ratio: Estimate
+
+
+def choice_cost(default: Result, results: Iterable[Result]) -> ChoiceCost | None:
+    """The default (NCCL's own choice) against the best correct case of its backend; None without both."""
+    own = [
+        r
+        for r in results
+        if r.status == "ok" and r.latency is not None and r.case.backend == default.case.backend
+    ]
+    if default.latency is None or default.status != "ok" or not own:
+        return None
+    best = min(own, key=_us)
+    assert best.latency is not None
+    return ChoiceCost(
+        nbytes=default.case.nbytes,
+        chosen=_described(default),
+        best=_described(best),
+        ratio=quotient(default.latency, best.latency),
+    )
+
+
+def _described(result: Result) -> str:
+    ran = result.ran
+    if ran is None or not ran.algorithm:
+        return result.case.label
+    words = "/".join(w for w in (ran.algorithm, ran.protocol) if w)
+    return f"{words} {ran.channels}ch" if ran.channels else words
