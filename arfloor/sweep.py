@@ -28,6 +28,7 @@ from arfloor import __version__, recipes, rundir
 from arfloor.backends import registry
 from arfloor.core import plan as planning
 from arfloor.core.cases import Machine
+from arfloor.core.floor import check_bound, floor
 from arfloor.core.recipe import BadInput, Recipe, check_groups, parse_groups
 from arfloor.runtime import machine as machines
 from arfloor.runtime.ranks import Ranks, StoreLost, place
@@ -305,23 +306,36 @@ def _report(root: Path, interrupted: bool) -> int:
     from arfloor import report
 
     run = rundir.load(root)
-    card = report.write(root) if hasattr(report, "write") else _short(run)
-    print(card)
+    print(report.write(root))
     print(f"run directory: {root}")
     statuses = [r.status for r in run.results]
-    if "wrong" in statuses:
+    impossible = _below_bound(run)
+    for line in impossible:
+        print(line, file=sys.stderr)
+    if "wrong" in statuses or impossible:
         return WRONG
     if interrupted:
         return INTERRUPTED
     return OK if "ok" in statuses else NOTHING
 
 
-def _short(run: rundir.Run) -> str:
-    lines = []
-    for r in sorted(run.results, key=lambda r: (r.case.nbytes, r.case.label)):
-        shown = f"{r.latency.value:.4g} us" if r.latency else (r.reason or r.status)
-        lines.append(f"{r.case.nbytes:>9} B  {r.case.label:<24} {shown}")
-    return "\n".join(lines)
+def _below_bound(run: rundir.Run) -> list[str]:
+    """One line for each correct result faster than the bound, which proves a probe or the timing wrong."""
+    found = []
+    for result in run.results:
+        case = result.case
+        limit = floor(
+            run.primitives,
+            path=case.path,
+            world=case.world,
+            nbytes=case.nbytes,
+            dtype=case.dtype,
+            mode=case.mode,
+        )
+        checked = result if limit is None else check_bound(result, limit)
+        if checked.reason == "below_bound":
+            found.append(f"arfloor: {case.label} at {case.nbytes} B, {case.mode}: {checked.detail}")
+    return found
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from arfloor.core.cases import ITEMSIZE, Block, Case, Machine, Path, Result, Settings, record
 from arfloor.core.recipe import BadInput, Recipe
@@ -224,7 +223,9 @@ def without_done(plan: RunPlan, done: frozenset[tuple[str, int]]) -> RunPlan:
     for launch in plan.launches:
         rows = tuple(row for row in launch.blocks if (row.block.id, launch.launch) not in done)
         if rows:
-            launches.append(replace(launch, blocks=rows))
+            # link probes come before the first block of their launch
+            probed = launch.primitives and len(rows) == len(launch.blocks)
+            launches.append(replace(launch, blocks=rows, primitives=probed))
     return RunPlan(launches=tuple(launches), estimate_s=_estimate(launches))
 
 
@@ -247,11 +248,3 @@ def describe(plan: RunPlan) -> list[str]:
             lines.append(f"  {row.block.id}: {', '.join(names)}")
     lines.append(f"about {plan.estimate_s:.0f} s in all; nothing was measured")
     return lines
-
-
-def unique_settings(plan: RunPlan) -> tuple[Settings, ...]:
-    """Every settings tuple of the plan, in order of first launch."""
-    seen: dict[Settings, Any] = {}
-    for launch in plan.launches:
-        seen.setdefault(launch.settings, None)
-    return tuple(seen)

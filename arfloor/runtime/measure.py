@@ -115,15 +115,25 @@ def _verify(bench: Bench, row: BlockPlan, live: Live) -> None:
         live.fail(Failure(reason="wrong_result", detail="; ".join(bad)), "wrong")
 
 
+PILOT = 4
+
+
 def _warm_up(bench: Bench, row: BlockPlan, live: Live) -> None:
+    """Warm up, then time a few replays that do not count, to learn how many fill a round."""
     timer = timer_class(bench.device.partition(":")[0], live.case.mode)
 
     def act() -> float:
         assert timer is not None  # `_prepare` failed the case otherwise
         live.timer = timer(live.op, live.case, bench)
-        return live.timer.warm_up()
+        live.timer.warm_up()
+        begin = time.perf_counter()
+        live.timer.measure(PILOT)
+        return (time.perf_counter() - begin) / PILOT
 
-    _step(bench, row, live, "warm-up", act)
+    each_s = _step(bench, row, live, "warm-up", act)
+    if each_s is not None:
+        slowest = max(bench.group.all_gather(each_s))
+        live.replays = stopping.replays_a_round(slowest, bench.timed_s)
 
 
 def _rounds(bench: Bench, row: BlockPlan, lives: list[Live]) -> None:
@@ -164,7 +174,6 @@ def _exchange(bench: Bench, active: list[Live]) -> None:
                 spent_s=live.spent_s,
                 budget_s=bench.timed_s,
                 interval=bench.interval,
-                replays=live.replays,
             )
             for live in going
         ]
