@@ -12,18 +12,19 @@ from arfloor import __version__
 from arfloor.core.errors import InputError
 
 COMMANDS = {
-    "report": "arfloor.commands.report:command",
-    "whatif": "arfloor.commands.whatif:command",
+    "compare": ("arfloor.commands.compare:command", "What became faster or slower between two runs."),
+    "report": ("arfloor.commands.report:command", "What a recorded run says: sizes, floors, verdicts."),
+    "whatif": ("arfloor.commands.whatif:command", "What a faster, fused or hidden all-reduce is worth."),
 }
-"""name -> `module:function`, imported when called."""
+"""name -> (`module:function`, imported when called; what it does in a line)."""
 
 app = App(
     name="arfloor",
     help="How far is an all-reduce from what the wires allow? Measure with `torchrun -m arfloor.sweep`.",
     version=__version__,
 )
-for _name, _target in COMMANDS.items():
-    app.command(_target, name=_name)
+for _name, (_target, _help) in COMMANDS.items():
+    app.command(_target, name=_name, help=_help)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -43,11 +43,6 @@ def judge_all(
     return tuple(_judge_group(members, primitives, cuts, compare) for members in ordered)
 
 
-def impossible(judged: Iterable[Judged]) -> tuple[Result, ...]:
-    """Results that were wrong or below their bound: what makes a sweep end with status 5."""
-    return tuple(r for j in judged for r in j.results if r.status == "wrong" or r.reason == "below_bound")
-
-
 def floor_of(case: Case, primitives: Iterable[Primitive], cuts: Sequence[Cut] = ()) -> Floor | None:
     """The floor of a case's group from the probes between its devices; None where there are none."""
     return floor(

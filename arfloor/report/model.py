@@ -113,6 +113,11 @@ class Report:
         """Failures that mean something went wrong, as opposed to what cannot run here."""
         return tuple(f for f in self.failures if f.status in ("wrong", "failed", "timeout"))
 
+    @property
+    def impossible(self) -> tuple[Failure, ...]:
+        """What must not happen: a wrong result, or one faster than its bound."""
+        return tuple(f for f in self.failures if f.status == "wrong" or f.reason == "below_bound")
+
     def headline(self) -> tuple[Section, ...]:
         """The sections to lead with: per path, the first by mode, dtype and number of ranks."""
         first: dict[str, Section] = {}

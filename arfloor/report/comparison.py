@@ -1,0 +1,165 @@
+"""Two runs side by side, for a terminal and for programs (`arfloor compare A B`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from io import StringIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from arfloor.core import units
+from arfloor.core.cases import DType, Estimate, Mode, Path, record
+from arfloor.core.compare import ComparedCase, tally
+from arfloor.core.ratios import Answer
+from arfloor.core.reasons import explain
+from arfloor.core.verdict import short_label
+from arfloor.report import phrases
+from arfloor.rundir import Run, adapter
+
+_STYLE = {"faster": "bold green", "slower": "bold red", "same": "dim", "undecided": "magenta"}
+
+
+@record
+class CompareRow:
+    """One case of two runs. Latencies in microseconds with 95 % intervals; null where not measured.
+
+    `ratio` = second / first: below 1 the second run is faster. `reason` and `caveat` are codes of
+    `arfloor.core.reasons`; `answer` speaks of the second run.
+    """
+
+    world: int
+    path: Path
+    nbytes: int
+    dtype: DType
+    mode: Mode
+    case: str
+    a_us: float | None
+    a_us_lo: float | None
+    a_us_hi: float | None
+    b_us: float | None
+    b_us_lo: float | None
+    b_us_hi: float | None
+    ratio: float | None
+    ratio_lo: float | None
+    ratio_hi: float | None
+    answer: Answer
+    reason: str
+    caveat: str | None
+
+
+def row_of(compared: ComparedCase) -> CompareRow:
+    """One compared case as a flat row."""
+    a, b, ratio = _triple(compared.a), _triple(compared.b), _triple(compared.ratio)
+    return CompareRow(
+        world=compared.case.world,
+        path=compared.case.path,
+        nbytes=compared.case.nbytes,
+        dtype=compared.case.dtype,
+        mode=compared.case.mode,
+        case=compared.case.id,
+        a_us=a[0],
+        a_us_lo=a[1],
+        a_us_hi=a[2],
+        b_us=b[0],
+        b_us_lo=b[1],
+        b_us_hi=b[2],
+        ratio=ratio[0],
+        ratio_lo=ratio[1],
+        ratio_hi=ratio[2],
+        answer=compared.answer,
+        reason=compared.reason,
+        caveat=compared.caveat,
+    )
+
+
+def to_json(rows: tuple[ComparedCase, ...]) -> str:
+    """The rows as a JSON list. Raises ValueError if a number is not finite."""
+    return json.dumps([asdict(row_of(r)) for r in rows], indent=1, allow_nan=False) + "\n"
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON Schema of `to_json`'s output (published as docs/schemas/compare.schema.json)."""
+    return adapter(list[CompareRow]).json_schema(mode="serialization")
+
+
+def to_text(
+    a: Run,
+    b: Run,
+    rows: tuple[ComparedCase, ...],
+    *,
+    every: bool = False,
+    width: int = 140,
+    color: bool = False,
+) -> str:
+    """What differs between the runs, the cases that changed (or, with `every`, all), and the tally."""
+    stream = StringIO()
+    console = Console(file=stream, width=width, force_terminal=color, highlight=False, emoji=False)
+    console.print(Text(f"A: {_name(a)}\nB: {_name(b)}"))
+    for line in differences(a, b):
+        console.print(Text(f"   {line}"))
+    shown = [r for r in rows if every or r.answer in ("faster", "slower")]
+    if shown:
+        console.print(_table(shown))
+    console.print(Text(f"\n{_summary(rows)}"))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def differences(a: Run, b: Run) -> list[str]:
+    """Machine, versions and environment that are not the same in both: what else a ratio may be due to."""
+    first, second = a.manifest, b.manifest
+    pairs = [
+        ("device", first.machine.device_name, second.machine.device_name),
+        ("ranks", str(first.machine.world), str(second.machine.world)),
+    ]
+    for old, new in ((first.versions, second.versions), (first.env, second.env)):
+        pairs += [(k, old.get(k, "absent"), new.get(k, "absent")) for k in sorted({*old, *new})]
+    return [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new]
+
+
+def _name(run: Run) -> str:
+    machine = run.manifest.machine
+    return f"{run.manifest.run_id}, {run.manifest.started}, {machine.world}x {machine.device_name}"
+
+
+def _table(rows: list[ComparedCase]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("path", "mode", "dtype"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("case")
+    for name in ("A us", "B us", "B / A"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("B is")
+    for r in rows:
+        told = r.answer if r.ratio else r.reason.replace("_", " ")
+        why = f" ({r.reason.replace('_', ' ')})" if r.ratio and r.reason != r.answer else ""
+        table.add_row(
+            r.case.path,
+            r.case.mode,
+            r.case.dtype,
+            units.size(r.case.nbytes),
+            short_label(r.case),
+            phrases.interval(r.a),
+            phrases.interval(r.b),
+            f"{r.ratio.value:.3f} [{r.ratio.lo:.3f}, {r.ratio.hi:.3f}]" if r.ratio else "",
+            Text(f"{told}{why}", style=_STYLE[r.answer]),
+        )
+    return table
+
+
+def _summary(rows: tuple[ComparedCase, ...]) -> str:
+    counts = tally(rows)
+    order = ("faster", "slower", "same", "undecided")
+    told = [f"{counts[answer]} {answer}" for answer in order if counts.get(answer)]
+    told += [f"{n}: {explain(reason)}" for reason, n in sorted(counts.items()) if reason not in order]
+    unpaired = any(r.caveat == "unpaired" for r in rows)
+    weak = " Different runs share no rounds, so nothing is paired: whatever else changed is in B / A."
+    return f"B against A: {'; '.join(told) or 'no cases'}.{weak if unpaired else ''}"
+
+
+def _triple(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    return (estimate.value, estimate.lo, estimate.hi) if estimate else (None, None, None)
