@@ -92,6 +92,8 @@ def command(
         raise MissingInput(f"--model: not given; one of {', '.join(models.names())}, or a config.json")
     if tp is None or tp < 2:
         raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {tp}")
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise MissingInput(f"--plot {plot}: expected a file ending in .png, .svg or .pdf")
     shape = models.load(model)
     steps = _steps(tok_s, tpot)
     latencies = _latencies(run, topology, table, tp, path)

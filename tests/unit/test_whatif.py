@@ -273,3 +273,64 @@ def test_published_run_is_what_its_script_makes_of_the_data(tmp_path):
     assert run.warnings == ()
     assert {r.origin for r in run.results} == {"published"}
     assert all(r.detail for r in run.results)
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_the_waterfall_is_drawn(tmp_path, ending, capsys):
+    picture = tmp_path / f"waterfall{ending}"
+    argv = [
+        *STARTING_CASE,
+        "--apply",
+        "switch:pcie_oneshot,fuse",
+        "--apply",
+        "overlap",
+        "--plot",
+        str(picture),
+    ]
+    assert main(argv) == 0
+    capsys.readouterr()
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG" if ending == ".png" else b"<?xml")
+    if ending == ".svg":
+        for label in (b"today", b"switch to pcie_oneshot", b"two-batch overlap", b"unexplained"):
+            assert label in data
+
+
+def test_waterfall_bars_meet_and_end_where_tok_s_says(latencies):
+    from arfloor.report.whatif import plot
+    from arfloor.report.whatif.question import answer
+
+    situation = served(latencies, "DeepSeek-V4-Flash", "64:509")
+    found = answer(situation, latencies, scenarios=["switch:pcie_oneshot,fuse,rest:1.5"])
+    time_axes = plot.figure(found).axes[0]
+    parts = len(found.analysis.partition.parts)
+    today = sum(bar.get_width() for bar in time_axes.patches[:parts])
+    at = today
+    for bar in time_axes.patches[parts : parts + 3]:
+        assert bar.get_x() == pytest.approx(at)
+        at += bar.get_width()
+    assert at == pytest.approx(64 / found.analysis.scenarios[0].stages[-1].tok_s.estimate.value * 1e3)
+
+
+def test_another_ending_is_refused(tmp_path, capsys):
+    assert main([*STARTING_CASE, "--plot", str(tmp_path / "x.gif")]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert ".svg" in out.err
+
+
+def test_answering_in_text_loads_nothing_heavy():
+    """The answer comes within two seconds on a laptop because pictures, frames and torch stay unloaded."""
+    import subprocess
+    import sys
+
+    heavy = ("torch", "pandas", "matplotlib", "mpi4py", "IPython", "jinja2")
+    code = (
+        "import sys; from arfloor.cli import main; "
+        f"status = main({STARTING_CASE!r}); "
+        f"loaded = [m for m in {heavy!r} if m in sys.modules]; "
+        "sys.exit(f'loaded {loaded}' if loaded else status)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

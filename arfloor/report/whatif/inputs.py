@@ -272,13 +272,17 @@ def bound_input(latencies: Latencies, nbytes: int) -> Input | None:
     return Input(name=f"bound({nbytes} B)", estimate=found.bound, origin=origin, source=rate)
 
 
-def topology_run(name: str) -> Path:
-    """The run recorded or published for a box of the library. Raises MissingInput naming those there are."""
+def recorded_runs() -> dict[str, Path]:
+    """The runs recorded or published for boxes of the library, by the box's name; empty where the library
+    is not installed."""
     roots = [Path(__file__).parents[2] / "topologies", Path(__file__).parents[3] / "topologies"]
     root = next((r for r in roots if r.is_dir()), None)
-    if root is None:
-        raise MissingInput("--topology: the library of boxes is not installed; give --run or --table")
-    found = {p.parent.name: p for p in sorted(root.glob("*/run"))}
+    return {} if root is None else {p.parent.name: p for p in sorted(root.glob("*/run"))}
+
+
+def topology_run(name: str) -> Path:
+    """The run recorded or published for a box of the library. Raises MissingInput naming those there are."""
+    found = recorded_runs()
     if name not in found:
         raise MissingInput(
             f"--topology {name}: no run is recorded for it; {', '.join(found) or 'no box'} has one; "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arfloor.core.decode import MissingInput
 from arfloor.core.whatif import partition as parts
 from arfloor.core.whatif.analysis import Stage
 from arfloor.report.style import FAINT, INK, styled
@@ -26,13 +25,10 @@ COLOURS = {
     parts.UNEXPLAINED: "#f0e442",
 }
 SAVED, COST = "#009e73", "#d55e00"
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def save(answer: Whatif, path: Path) -> None:
-    """Draw to a .png, .svg or .pdf file. Raises MissingInput for another ending."""
-    if path.suffix.lower() not in FORMATS:
-        raise MissingInput(f"--plot {path}: expected a file ending in {', '.join(FORMATS)}")
+    """Draw to a file; its ending (.png, .svg, .pdf) is the format."""
     kind = path.suffix.lower().lstrip(".")
     with styled():
         figure(answer).savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else None)
