@@ -9,7 +9,7 @@ distribution, the slowest rank deciding, at the middle of the luck of launches a
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,8 +17,9 @@ import numpy as np
 from arfloor.core.cases import Estimate
 from arfloor.core.fits import fit
 from arfloor.core.launches import Launches, estimate, interval, moments, of_pairs, of_rounds
-from arfloor.core.ratios import decide, unpaired_moments
+from arfloor.core.ratios import LEVEL, decide, unpaired_moments
 from arfloor.core.spread import launch_spread
+from arfloor.core.statistics import stop_reason
 
 SIZES = tuple(round(s) for s in np.geomspace(256, 16 << 20, 24))
 
@@ -88,23 +89,52 @@ def rounds_of(us: np.ndarray) -> dict[tuple[int, int], list[float]]:
 
 
 def latency_coverage(world: World, worlds: int, seed: int = 0) -> tuple[float, float]:
-    """Share of worlds in which the interval of a case contains its truth; median relative half-width.
-
-    One case a world is looked at, so the worlds are independent; its run's other cases inform it.
-    """
+    """Share of intervals that contain the truth, over all cases of all worlds; median half-width."""
     rng, truth, inside, widths = np.random.default_rng(seed), world.truth(), 0, []
     for _ in range(worlds):
         cases = [_launches(us) for us in world.draw(rng)]
-        found = estimate(cases[0], launch_spread(cases))
-        inside += found.lo <= truth <= found.hi
-        widths.append((found.hi / found.lo) ** 0.5 - 1)
-    return inside / worlds, float(np.median(widths))
+        spread = launch_spread(cases)
+        for case in cases:
+            found = estimate(case, spread)
+            inside += found.lo <= truth <= found.hi
+            widths.append((found.hi / found.lo) ** 0.5 - 1)
+    return inside / len(widths), float(np.median(widths))
+
+
+def stopping_coverage(worlds: int, *, round_: float = 0.02, seed: int = 0) -> tuple[float, float, float]:
+    """Coverage where every case of a launch stops by itself at a 1 % interval, looked at after each round:
+    within the first launch, over two launches, and the mean number of rounds at the stop."""
+    world = World(rounds=80, replays=8, cases=12, round=round_)
+    rng, truth, within, over, stops = np.random.default_rng(seed), world.truth(), 0, 0, []
+    for _ in range(worlds):
+        luck = rng.normal(size=(world.cases, world.launches, 1, 1)) * world.launch
+        us = replace(world, launch=0.0).draw(rng) * np.exp(luck)
+        cases = []
+        for case, its_luck in zip(us, luck, strict=True):
+            stop = [_stop(rounds) for rounds in case]
+            kept = {key: replays for key, replays in rounds_of(case).items() if key[1] < stop[key[0]]}
+            stops.append(len(kept) / world.launches)
+            first = estimate(_found(of_rounds({k: v for k, v in kept.items() if k[0] == 0})))
+            within += first.lo <= truth * float(np.exp(its_luck[0].item())) <= first.hi
+            cases.append(_found(of_rounds(kept)))
+        spread = launch_spread(cases)
+        intervals = [estimate(case, spread) for case in cases]
+        over += sum(e.lo <= truth <= e.hi for e in intervals)
+    return within / len(stops), over / len(stops), float(np.mean(stops))
+
+
+def _stop(rounds: np.ndarray) -> int:
+    least = range(5, len(rounds))
+    return next((k for k in least if stop_reason(rounds[:k].tolist(), spent_s=0, budget_s=1)), len(rounds))
 
 
 def _launches(us: np.ndarray) -> Launches:
-    found = of_rounds(rounds_of(us))
-    assert found is not None
-    return found
+    return _found(of_rounds(rounds_of(us)))
+
+
+def _found(launches: Launches | None) -> Launches:
+    assert launches is not None
+    return launches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +148,7 @@ class Called:
 
 
 def comparisons(world: World, ratio: float, worlds: int, seed: int = 0, *, paired: bool = True) -> Called:
-    """Compare a case with one `ratio` times as slow; its run's other pairs have ratios of their own.
+    """Compare cases with ones that are `ratio` times as slow, over all pairs of all worlds.
 
     paired: both interleaved in the same rounds; else each in a run of its own.
     """
@@ -127,31 +157,37 @@ def comparisons(world: World, ratio: float, worlds: int, seed: int = 0, *, paire
     gap = abs(np.log(ratio)) - np.log(1.02)
     for _ in range(worlds):
         slow, quick = world.draw(rng, 20.0 * ratio), world.draw(rng)
-        mean, variance, free = (_paired if paired else _unpaired)(slow, quick)
-        lo, hi = interval(mean, variance, free)
-        covered += lo <= ratio <= hi
-        low, high = interval(mean, variance, free, 0.99)
-        answer, _ = decide(low, high)
-        called += answer in ("faster", "slower")
-        if np.log(high / low) < gap:
-            allowed += 1
-            right += answer == ("slower" if ratio > 1 else "faster")
+        for mean, variance, free in (_paired if paired else _unpaired)(slow, quick):
+            lo, hi = interval(mean, variance, free)
+            covered += lo <= ratio <= hi
+            low, high = interval(mean, variance, free, LEVEL)
+            answer, _ = decide(low, high)
+            called += answer in ("faster", "slower")
+            if np.log(high / low) < gap:
+                allowed += 1
+                right += answer == ("slower" if ratio > 1 else "faster")
+    pairs = worlds * world.cases
     return Called(
-        covered=covered / worlds,
-        called=called / worlds,
+        covered=covered / pairs,
+        called=called / pairs,
         right=right / allowed if allowed else float("nan"),
-        allowed=allowed / worlds,
+        allowed=allowed / pairs,
     )
 
 
-def _paired(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+Moments = list[tuple[float, float, float]]
+
+
+def _paired(a: np.ndarray, b: np.ndarray) -> Moments:
     pairs = [of_pairs(rounds_of(x), rounds_of(y)) for x, y in zip(a, b, strict=True)]
-    return moments(pairs[0], launch_spread(pairs))
+    spread = launch_spread(pairs)
+    return [moments(pair, spread) for pair in pairs]
 
 
-def _unpaired(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+def _unpaired(a: np.ndarray, b: np.ndarray) -> Moments:
     first, second = [_launches(us) for us in a], [_launches(us) for us in b]
-    return unpaired_moments(first[0], second[0], launch_spread(first), launch_spread(second))
+    spreads = launch_spread(first), launch_spread(second)
+    return [unpaired_moments(x, y, *spreads) for x, y in zip(first, second, strict=True)]
 
 
 # -- fits --------------------------------------------------------------------------------------------
@@ -233,25 +269,37 @@ def fits(curve: Curve, worlds: int, seed: int = 0) -> Fitted:
 
 
 def main(worlds: int) -> None:
-    print(f"{worlds} worlds each\n\nlatency{'':45}coverage  half-width")
+    _print_latency(worlds)
+    _print_ratios(max(1, worlds // 5))
+    _print_fits(worlds)
+
+
+def _print_latency(worlds: int) -> None:
+    print(f"latency, {worlds} worlds each{'':29}coverage  half-width")
     for name, world in STATISTICS.items():
         covered, width = latency_coverage(world, worlds)
         print(f"  {name:50}{covered:8.1%}{width:11.2%}", flush=True)
-    print(f"\nratio{'':47}coverage    called  right of allowed")
+    within, over, rounds = stopping_coverage(max(1, worlds // 10))
+    print(f"  stopped at a 1 % interval{'':25}{over:8.1%}   ({rounds:.0f} rounds; in a launch {within:.1%})")
+
+
+def _print_ratios(worlds: int) -> None:
+    print(f"\nratio, {worlds} runs of 24 pairs each{'':29}coverage  called  right of allowed")
     for paired in (True, False):
-        for name in list(STATISTICS)[:7]:
+        for name in [n for n, w in STATISTICS.items() if w.cases > 1]:
             for ratio in (1.0, 1.05):
                 c = comparisons(STATISTICS[name], ratio, worlds, paired=paired)
                 label = f"{'paired' if paired else 'unpaired'} {ratio:.2f} {name}"
-                of = f"{c.right:8.1%} of {c.allowed:.0%}" if ratio != 1 and c.allowed else ""
-                print(f"  {label:58}{c.covered:6.1%}{c.called:10.1%} {of}", flush=True)
-    print(f"\nfit{'':40}alpha    beta  predicted  segments  digits")
+                of = f"{c.right:10.1%} of {c.allowed:.0%}" if ratio != 1 and c.allowed else ""
+                print(f"  {label:60}{c.covered:8.1%}{c.called:8.2%}{of}", flush=True)
+
+
+def _print_fits(worlds: int) -> None:
+    print(f"\nfit, {worlds} worlds each{'':22}alpha    beta  predicted  segments  digits")
     for name, curve in CURVES.items():
         f = fits(curve, worlds)
-        print(
-            f"  {name:38}{f.alpha:8.1%}{f.beta:8.1%}{f.predicted:11.1%}{f.segments:10.1%}{f.digits:8.1f}",
-            flush=True,
-        )
+        shares = f"{f.alpha:8.1%}{f.beta:8.1%}{f.predicted:11.1%}{f.segments:10.1%}"
+        print(f"  {name:38}{shares}{f.digits:8.1f}", flush=True)
 
 
 if __name__ == "__main__":
