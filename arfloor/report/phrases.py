@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from arfloor.core import units
 from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Verdict
@@ -19,7 +20,10 @@ def latency(result: Result | None) -> str:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """Value with the larger half of its 95 % interval, or with both ends where it is wide or lopsided."""
+    """Value with the larger half of its 95 % interval, or with both ends where it is wide.
+
+    The half is rounded up, so that no interval looks narrower than it is.
+    """
     if estimate is None:
         return ""
     if estimate.hi > 1.5 * estimate.value or estimate.lo < estimate.value / 1.5:
@@ -29,7 +33,9 @@ def interval(estimate: Estimate | None) -> str:
     value = units.number(estimate.value)
     decimals = len(value.partition(".")[2])
     digits = 1 if half >= 9.95 else 2 if half >= 0.995 else 3 if half >= 0.0995 else 4
-    return f"{value} ±{half:.{min(decimals + 1, digits - 1)}f}"
+    shown = min(decimals + 1, digits - 1)
+    upwards = ceil(round(half * 10**shown, 6)) / 10**shown
+    return f"{value} ±{upwards:.{shown}f}"
 
 
 def check(result: Result | None) -> str:
