@@ -89,7 +89,11 @@ class Place:
 
 @record
 class GpuFacts:
-    """What one GPU says of itself; None where it was not asked or did not answer."""
+    """What one GPU says of itself; None where it was not asked or did not answer.
+
+    `handle_types`: what cuMemCreate memory can be shared as (`posix_fd`, `fabric`) and whether it may be
+    GPUDirect RDMA capable (`gpu_direct_rdma_vmm`). `throttle`: reasons that lower its clocks now.
+    """
 
     id: str
     name: str = ""
@@ -134,6 +138,7 @@ class Limits:
     """What the operating system grants; None where it could not be read."""
 
     cpus: int | None = None
+    cpu_vendor: str | None = None
     cpus_allowed: str | None = None
     numa_nodes: int | None = None
     iommu: str | None = None  # `off`, `passthrough`, `translating`
