@@ -146,6 +146,7 @@ class Limits:
     shm_free_bytes: int | None = None
     memlock_bytes: int | None = None  # -1: unlimited
     container: bool | None = None
+    virtual_machine: bool | None = None
     driver: str | None = None
     kernel: str | None = None
 
@@ -179,9 +180,14 @@ class LinkUnderLoad:
 
 @record
 class Box:
-    """One machine as one source saw it. `env` holds only variables that change how reduces behave."""
+    """One machine as one source saw it.
+
+    `live`: it is the machine this runs on, so that limits and environment speak of it. `env` holds only
+    variables that change how reduces behave. `unknown` pairs a subject with why nothing is known of it.
+    """
 
     source: str
+    live: bool = False
     places: tuple[Place, ...] = ()
     gpus: tuple[GpuFacts, ...] = ()
     pairs: tuple[Pair, ...] = ()

@@ -334,7 +334,7 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
 
 
 def engine_table(box: Box) -> tuple[EngineUse, ...]:
-    """One row per implementation and world size 2, 4, 8 (and all GPUs) that the box has; () below two GPUs."""
+    """One row per implementation and each world of 2, 4, 8 and all GPUs that fits; () below two GPUs."""
     count = len(box.gpus)
     worlds = sorted({w for w in (2, 4, 8, count) if 2 <= w <= count})
     return tuple(_use(i, _View(box, w)) for w in worlds for i in _IMPLEMENTATIONS)
