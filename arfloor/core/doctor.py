@@ -44,6 +44,7 @@ def _gpus_present(box: Box) -> Iterator[Finding]:
             says="no GPU is visible: only CPU ranks can be measured here",
             evidence=next((why for what, why in box.unknown if what == "gpus"), box.source),
         )
+        yield from _cpu_ranks(box)
         return
     names = sorted({g.name for g in box.gpus if g.name})
     if len(names) > 1:
@@ -54,6 +55,18 @@ def _gpus_present(box: Box) -> Iterator[Finding]:
             says="the GPUs differ: a reduce runs at the pace of the slowest",
             evidence=", ".join(names),
             remedy="put ranks that reduce together on equal GPUs (CUDA_VISIBLE_DEVICES)",
+        )
+
+
+def _cpu_ranks(box: Box) -> Iterator[Finding]:
+    allowed = len(cpu_set(box.limits.cpus_allowed))
+    if box.live and allowed:
+        yield Finding(
+            code="cpu_ranks",
+            level="note",
+            subject="CPUs",
+            says=f"more than {allowed} ranks share CPUs here, which widens every interval",
+            evidence=f"this process may run on CPUs {box.limits.cpus_allowed}",
         )
 
 
@@ -106,12 +119,12 @@ def _acs(box: Box) -> Iterator[Finding]:
 
 
 def _iommu(box: Box) -> Iterator[Finding]:
-    if not box.live or box.limits.iommu is None:
+    if not box.live or box.limits.iommu is None or not box.gpus:
         return
     if box.limits.iommu == "translating":
         yield Finding(
             code="iommu",
-            level="warning" if len(box.gpus) > 1 else "note",
+            level="warning" if len(box.gpus) > 1 else "note",  # one GPU has no peer
             subject="IOMMU",
             says="the IOMMU translates: peer transfers detour through the root complex, or arrive wrong",
             evidence="an IOMMU group of type DMA in sysfs",
@@ -189,7 +202,7 @@ def _links(box: Box) -> Iterator[Finding]:
                 subject=gpu.id,
                 says=f"its PCIe link runs at {now}, both ends can do {most}",
                 evidence="NVML and sysfs, link status and capability",
-                remedy="reseat card or riser, look for AER errors in dmesg, check bifurcation in the firmware",
+                remedy="reseat card or riser, look for AER errors in dmesg, check bifurcation in firmware",
             )
         elif slow:
             yield Finding(
@@ -222,7 +235,7 @@ def _numa(box: Box) -> Iterator[Finding]:
             code="numa_split",
             level="note",
             subject="NUMA",
-            says="the GPUs hang off several NUMA nodes: traffic between these crosses the link of the sockets",
+            says="the GPUs hang off several NUMA nodes: traffic between these crosses the sockets' link",
             evidence=placed,
             remedy="give one tensor-parallel group the GPUs of one node where they suffice",
         )
@@ -336,7 +349,7 @@ def _memlock(box: Box) -> Iterator[Finding]:
     limit = box.limits.memlock_bytes
     if not box.live or limit is None:
         return
-    nics = [p for p in box.places if p.kind == "nic" and p.name.startswith(("mlx", "ib", "roce", "bnxt_re"))]
+    nics = [p for p in box.places if p.kind == "nic"]
     if limit == -1:
         yield Finding(
             code="memlock", level="ok", subject="memlock", says="unlimited", evidence="RLIMIT_MEMLOCK"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from arfloor.core import pci
 from arfloor.core.box import Box, GpuFacts, Pair, PciLink, Place, relation_in_tree
-from arfloor.ingest import pci
 from arfloor.ingest.outside import IngestError, Warned, one_line
 from arfloor.ingest.xml_elements import Element, read_elements
 

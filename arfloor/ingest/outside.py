@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from arfloor.core.errors import InputError
+
 MAX_BYTES = 4 * 1024 * 1024
 
 
-class IngestError(Exception):
+class IngestError(InputError):
     """Input that cannot be read as what it was said to be; the message is one line."""
 
 

@@ -1,4 +1,4 @@
-"""How outside formats write PCI facts: bus ids, link speeds, link widths, classes."""
+"""How PCI facts are written in sysfs, XML and tools: bus ids, link speeds, link widths, classes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,109 @@
+"""`arfloor doctor`: know the box, and say what would spoil a result on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from arfloor.core.box import Box
+from arfloor.core.errors import InputError
+
+
+def command(
+    *,
+    from_: Annotated[Path | None, Parameter(name="--from")] = None,
+    format: Literal["text", "json"] = "text",
+    write: Path | None = None,
+    svg: Path | None = None,
+    probe: bool = True,
+) -> int:
+    """Know the box: its tree, its links, what would spoil a result, what each serving engine can use.
+
+    Exit status 0, or 1 when something was found that spoils results.
+
+    Parameters
+    ----------
+    from_
+        Read a pasted `nvidia-smi topo -m` or `-p2p`, an NCCL or RCCL topology XML, or an hwloc XML from this
+        file (`-`: standard input) instead of looking at this machine.
+    format
+        text for a terminal, json for programs.
+    write
+        A folder to put topology.toml and box.svg in.
+    svg
+        A file to draw the box to.
+    probe
+        Move data over the links for a few seconds, to check what the driver only claims.
+    """
+    from arfloor.core.doctor import diagnose
+    from arfloor.core.engines import engine_table
+    from arfloor.core.findings import exit_status
+    from arfloor.report import box_svg, box_text
+
+    box, warnings = _described(from_) if from_ is not None else (_this_machine(probe), [])
+    findings = diagnose(box)
+    uses = engine_table(box)
+    if svg is not None:
+        _write(svg, box_svg.render(box))
+    if write is not None:
+        _write_folder(write, box)
+    if format == "json":
+        document = {
+            "schema": 1,
+            "box": _plain(box),
+            "findings": [_plain(f) for f in findings],
+            "engines": [_plain(u) for u in uses],
+            "warnings": warnings,
+            "exit_status": exit_status(findings),
+        }
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    else:
+        tty = sys.stdout.isatty()
+        width = max(shutil.get_terminal_size().columns if tty else 120, 80)
+        sys.stdout.write(box_text.render(box, findings, uses, warnings, width=width, color=tty))
+    return exit_status(findings)
+
+
+def _this_machine(probe: bool) -> Box:
+    from arfloor.runtime.discover import discover
+    from arfloor.runtime.probe_box import probe_box
+
+    box = discover(Path("/"), os.environ)
+    return probe_box(box) if probe else box
+
+
+def _described(file: Path) -> tuple[Box, list[str]]:
+    from arfloor.ingest.boxes import read_box
+    from arfloor.ingest.outside import MAX_BYTES, decode, read_bounded
+
+    text = decode(sys.stdin.buffer.read(MAX_BYTES + 1)) if str(file) == "-" else read_bounded(file)
+    box, warned = read_box(text)
+    name = "standard input" if str(file) == "-" else file.name
+    return box, [f"{name}, {w}" for w in warned]
+
+
+def _plain(record: Any) -> Any:
+    from dataclasses import asdict
+
+    return asdict(record)
+
+
+def _write(file: Path, content: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written ({error.strerror}); give another place") from error
+
+
+def _write_folder(folder: Path, box: Box) -> None:
+    from arfloor.report import box_svg, box_toml
+
+    _write(folder / "topology.toml", box_toml.render(box, name=folder.name))
+    _write(folder / "box.svg", box_svg.render(box))
