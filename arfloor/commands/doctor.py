@@ -103,7 +103,13 @@ def _write(file: Path, content: str) -> None:
 
 
 def _write_folder(folder: Path, box: Box) -> None:
-    from arfloor.report import box_svg, box_toml
+    from arfloor import topologies_io
+    from arfloor.core.box_rig import BoxRigError, rig_of
+    from arfloor.report import box_svg
 
-    _write(folder / "topology.toml", box_toml.render(box, name=folder.name))
+    try:
+        rig = rig_of(box, folder.resolve().name)
+    except BoxRigError as error:
+        raise InputError(f"--write: no topology to write: {error}") from error
+    _write(folder / topologies_io.FILE_NAME, topologies_io.dumps(rig))
     _write(folder / "box.svg", box_svg.render(box))

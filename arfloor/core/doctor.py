@@ -354,18 +354,23 @@ def _memlock(box: Box) -> Iterator[Finding]:
         yield Finding(
             code="memlock", level="ok", subject="memlock", says="unlimited", evidence="RLIMIT_MEMLOCK"
         )
-    elif limit < 1 << 30:
+    elif limit < 1 << 30 and nics:
         yield Finding(
             code="memlock",
-            level="warning" if nics else "note",
+            level="warning",
             subject="memlock",
-            says="RDMA registers little memory under this limit"
-            + (
-                "" if nics else "; there is no RDMA device here, and CUDA's pinning does not count against it"
-            ),
-            evidence=f"RLIMIT_MEMLOCK {limit // 1024} KiB",
-            remedy="ulimit -l unlimited, or --ulimit memlock=-1 for a container" if nics else "",
+            says="RDMA can register little memory under this limit",
+            evidence=f"RLIMIT_MEMLOCK {limit // 1024} KiB; RDMA devices: {', '.join(n.name for n in nics)}",
+            remedy="ulimit -l unlimited, or --ulimit memlock=-1 for a container",
         )
+    else:
+        says = (
+            "enough may be locked" if nics else "limited, which matters to RDMA alone, and there is none here"
+        )
+        yield Finding(
+            code="memlock", level="ok", subject="memlock", says=says,
+            evidence=f"RLIMIT_MEMLOCK {limit // 1024} KiB",
+        )  # fmt: skip
 
 
 def _not_known(box: Box) -> Iterator[Finding]:

@@ -56,11 +56,12 @@ class _View:
 
     @property
     def p2p(self) -> bool | None:
-        return self.every_pair(lambda p: _all([_ok(p.read), _ok(p.write)]))
+        # who pastes `topo -p2p r` alone says nothing of writes: they are taken to be alike
+        return self.every_pair(lambda p: _all([_ok(p.read), _ok(p.write or p.read)]))
 
     @property
     def multicast(self) -> bool | None:
-        return self.every_gpu(lambda g: g.multicast)
+        return False if self.nvlink is False else self.every_gpu(lambda g: g.multicast)
 
     def capability(self, *allowed: tuple[int, int]) -> bool | None:
         return self.every_gpu(

@@ -152,16 +152,30 @@ def _arcs(box: Box, leaves: dict[str, _Frame], bottom: float) -> Iterator[tuple[
     else:
         pairs = [(pair, kind, "") for pair, kind in kinds.items() if kind is not None]
         pairs = pairs if len(pairs) <= 12 else []
+    ends = [i for (pair, _, _) in pairs for i in pair]
+    taken: dict[str, int] = defaultdict(int)
+
+    def anchor(name: str) -> float:
+        """The next of the evenly spaced points under a GPU, so that arcs do not lie on each other."""
+        taken[name] += 1
+        return leaves[name].x + leaves[name].w * taken[name] / (ends.count(name) + 1)
+
     for depth, ((a, b), (color, text), prefix) in enumerate(pairs, start=1):
-        xa, xb = (leaves[i].x + leaves[i].w / 2 for i in (a, b))
+        xa, xb = anchor(a), anchor(b)
         ya, yb = (leaves[i].y + leaves[i].h for i in (a, b))
         low = bottom + 4 + 16 * depth
         path = f"M{xa:.0f} {ya:.0f}V{low:.0f}H{xb:.0f}V{yb:.0f}"
-        middle = (xa + xb) / 2 - 3.2 * len(prefix + text)
-        yield (
-            f'<path d="{path}" fill="none" {_stroke(color)}/>' + _text(middle, low - 3, prefix + text, 11),
-            depth,
-        )
+        arc = f'<path d="{path}" fill="none" {_stroke(color)}/>'
+        yield arc + _label((xa + xb) / 2, low, prefix + text), depth
+
+
+def _label(x: float, y: float, text: str) -> str:
+    """Text that breaks the line it stands on."""
+    half = 3.1 * len(text) + 4
+    blank = f'<rect x="{x - half:.0f}" y="{y - 7:.0f}" width="{2 * half:.0f}" height="14" fill="#ffffff"/>'
+    return (
+        blank + f'<text x="{x:.0f}" y="{y + 4:.0f}" font-size="11" text-anchor="middle">{escape(text)}</text>'
+    )
 
 
 def _kind(box: Box, a: str, b: str) -> tuple[str, str] | None:
@@ -171,10 +185,7 @@ def _kind(box: Box, a: str, b: str) -> tuple[str, str] | None:
     if pair.read not in (None, "OK"):
         return _BAD, f"no P2P ({pair.read})"
     if pair.nvlinks:
-        return (
-            _NVLINK,
-            f"{pair.nvlinks} {pair.fabric}s" if pair.fabric == "NVLink" else f"{pair.nvlinks} {pair.fabric}",
-        )
+        return _NVLINK, f"{pair.nvlinks} {pair.fabric} links"
     return (_GOOD, f"P2P {pair.relation or ''}".strip()) if pair.read == "OK" else None
 
 

@@ -45,6 +45,7 @@ def render(
     if len(box.gpus) > 1:
         console.print()
         console.print(_ways(box))
+        console.print(Text(_ways_legend(box)))
     console.print()
     for finding in findings:
         _print_finding(console, finding)
@@ -121,20 +122,19 @@ def _ways(box: Box) -> Table:
     ids = [g.id for g in box.gpus]
     for name in ids:
         table.add_column(name)
-    words = set()
     for a in ids:
-        row = ["-" if a == b else way(box, a, b) for b in ids]
-        words |= {w.rstrip("!") for w in row}
-        table.add_row(a, *row)
-    legend = [f"{w} {RELATION_MEANING[w]}" for w in RELATION_MEANING if w in words]
-    if any(w.startswith("NV") for w in words):
-        legend.append("NV# bonded NVLinks")
-    if any(way(box, a, b).endswith("!") for a in ids for b in ids if a != b):
-        legend.append("! the driver refuses peer access")
-    table.caption = "; ".join(legend)
-    table.caption_justify = "left"
-    table.caption_style = ""
+        table.add_row(a, *["-" if a == b else way(box, a, b) for b in ids])
     return table
+
+
+def _ways_legend(box: Box) -> str:
+    ids = [g.id for g in box.gpus]
+    words = {way(box, a, b) for a in ids for b in ids if a != b}
+    plain = {w.rstrip("!") for w in words}
+    legend = [f"{w}: {meaning}" for w, meaning in RELATION_MEANING.items() if w in plain]
+    legend += ["NV#: # bonded NVLinks"] if any(w.startswith("NV") for w in plain) else []
+    legend += ["!: the driver refuses peer access"] if any(w.endswith("!") for w in words) else []
+    return "; ".join(legend)
 
 
 def _print_finding(console: Console, finding: Finding) -> None:
@@ -146,16 +146,36 @@ def _print_finding(console: Console, finding: Finding) -> None:
 
 
 def _print_engines(console: Console, uses: Sequence[EngineUse]) -> None:
+    """One row an implementation, one column a number of GPUs (the first so many), and what decided."""
     worlds = sorted({u.world for u in uses})
+    table = Table(title="what engines can use with the first GPUs here", title_justify="left", title_style="")
+    table.add_column("engine")
+    table.add_column("all-reduce", overflow="fold")
     for world in worlds:
-        table = Table(
-            title=f"what engines can use with {world} GPUs (the first {world})", title_justify="left"
-        )
-        for column in ("engine", "all-reduce", "here", "because, or how"):
-            table.add_column(column, overflow="fold")
-        for use in (u for u in uses if u.world == world):
-            text = use.gate + (f"; then {use.then}" if use.then else "") if use.gate else use.enable
-            style = {"usable": "green", "refused": "red", "unknown": "magenta"}[use.outcome]
-            table.add_row(use.engine, use.implementation, Text(use.outcome, style=style), Text(text))
-        console.print(table)
+        table.add_column(f"{world} GPUs")
+    table.add_column("because, or how", overflow="fold")
+    rows: dict[tuple[str, str], list[EngineUse]] = {}
+    for use in uses:
+        rows.setdefault((use.engine, use.implementation), []).append(use)
+    for (engine, implementation), found in rows.items():
+        by_world = {u.world: u for u in found}
+        cells = [Text(by_world[w].outcome, style=_OUTCOMES[by_world[w].outcome]) for w in worlds]
+        table.add_row(engine, implementation, *cells, Text(_because(found)))
+    console.print(table)
     console.print("each gate's source: --format json, or docs/doctor.md")
+
+
+_OUTCOMES = {"usable": "green", "refused": "red", "unknown": "magenta"}
+
+
+def _because(uses: Sequence[EngineUse]) -> str:
+    """What decided, said once; with the numbers of GPUs it speaks of where they differ."""
+    said: dict[str, list[int]] = {}
+    for use in uses:
+        text = (
+            use.enable if use.outcome == "usable" else use.gate + (f"; then {use.then}" if use.then else "")
+        )
+        said.setdefault(text, []).append(use.world)
+    if len(said) == 1:
+        return next(iter(said))
+    return "\n".join(f"{', '.join(map(str, worlds))}: {text}" for text, worlds in said.items())

@@ -62,7 +62,9 @@ def test_what_is_not_known_is_said_to_be_unknown():
     assert row(table, "MSCCL++", "packet", 4).outcome == "unknown"
     assert row(table, "vLLM", "custom", 4).outcome == "refused"  # PCIe decides, whatever P2P is
     assert row(table, "vLLM", "custom", 2).outcome == "unknown"
-    assert "not known" in row(table, "NCCL", "NVLS", 2).gate
+    assert row(table, "NCCL", "NVLS", 2).outcome == "refused"  # multicast is NVLink's
+    linked = engine_table(box(4, nvlinks=18, multicast=None))
+    assert "not known" in row(linked, "NCCL", "NVLS", 2).gate
 
 
 def test_nccl_level_follows_distance_vendor_and_environment():

@@ -172,7 +172,13 @@ def test_without_nvml_nothing_is_claimed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "defines"), [("barrier.cu", {}), ("probes.cu", {"RELAXED": 1}), ("probes.cu", {"RELAXED": 0})]
+    ("file", "defines"),
+    [
+        ("barrier.cu", {}),
+        ("peer_check.cu", {}),
+        ("probes.cu", {"RELAXED": 1}),
+        ("probes.cu", {"RELAXED": 0}),
+    ],
 )
 def test_probe_kernels_compile_for_every_architecture(
     file: str, defines: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,183 @@
+"""`arfloor doctor`: the command, its text, its drawing and the topology it writes."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from arfloor import topologies_io
+from arfloor.cli import main
+from arfloor.commands import doctor
+from arfloor.core.box import Box, GpuFacts, Pair, PathProbe, PciLink, Place
+from arfloor.core.box_rig import BoxRigError, rig_of
+from arfloor.core.doctor import diagnose
+from arfloor.core.engines import engine_table
+from arfloor.core.rig import topology
+from arfloor.core.topology import Graph, islands
+from arfloor.report import box_svg, box_text
+
+MATRIX = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tPIX\tNODE\tSYS\tPHB\t0-15\t0\t\tN/A
+GPU1\tPIX\t X \tNODE\tSYS\tPHB\t0-15\t0\t\tN/A
+GPU2\tNODE\tNODE\t X \tSYS\tNODE\t0-15\t0\t\tN/A
+GPU3\tSYS\tSYS\tSYS\t X \tSYS\t16-31\t1\t\tN/A
+NIC0\tPHB\tPHB\tNODE\tSYS\t X \t\t\t
+$ nvidia-smi topo -p2p r
+ \tGPU0\tGPU1\tGPU2\tGPU3
+ GPU0\tX\tOK\tOK\tCNS
+ GPU1\tOK\tX\tOK\tCNS
+ GPU2\tOK\tOK\tX\tCNS
+ GPU3\tCNS\tCNS\tCNS\tX
+"""
+
+
+@pytest.fixture
+def pasted(tmp_path):
+    file = tmp_path / "topo.txt"
+    file.write_text(MATRIX)
+    return file
+
+
+def run(capsys, *argv):
+    status = main(["doctor", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_text_of_a_pasted_matrix(pasted, capsys):
+    status, out, err = run(capsys, "--from", pasted)
+    assert (status, err) == (0, "")
+    assert "NUMA node 1" in out
+    assert "PCIe switch" in out
+    assert "SYS!" in out
+    assert "driver status CNS for 6 of 12 directed pairs" in out
+    assert "8, 16 or 32 ranks" in out
+    assert "environment" not in out  # the paste is of another machine
+    assert "/dev/shm" not in out
+
+
+def test_json_holds_everything_with_sources(pasted, capsys):
+    status, out, _ = run(capsys, "--from", pasted, "--format", "json")
+    document = json.loads(out)
+    assert status == document["exit_status"] == 0
+    assert len(document["box"]["gpus"]) == 4
+    assert {e["world"] for e in document["engines"]} == {2, 4}
+    assert all(e["source"] for e in document["engines"])
+
+
+def test_bad_input_is_one_line_and_status_2(tmp_path, capsys):
+    file = tmp_path / "x"
+    for content in (b"", b"hello\nworld\n", b"\x00\xff" * 500, b"<html></html>"):
+        file.write_bytes(content)
+        status, out, err = run(capsys, "--from", file)
+        assert (status, out) == (2, "")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+    status, _, err = run(capsys, "--from", tmp_path / "missing")
+    assert status == 2
+    assert "cannot be read" in err
+
+
+def test_warnings_name_the_file_and_the_line(tmp_path, capsys):
+    file = tmp_path / "topo.txt"
+    file.write_text("GPU0 GPU1 GPU2\nGPU0 X PHB\nGPU1 PHB X SYS\nGPU2 SYS SYS X\n")
+    _, out, _ = run(capsys, "--from", file)
+    assert "topo.txt, line 2: row GPU0: 2 of 2 cells" in out
+
+
+def test_a_problem_gives_status_1(capsys, monkeypatch):
+    box = Box(
+        source="x",
+        gpus=(GpuFacts(id="GPU0", mig=True), GpuFacts(id="GPU1")),
+        pairs=(Pair(a="GPU0", b="GPU1"), Pair(a="GPU1", b="GPU0")),
+    )
+    monkeypatch.setattr(doctor, "_this_machine", lambda probe: box)
+    status, out, _ = run(capsys)
+    assert status == 1
+    assert "PROBLEM" in out
+
+
+def test_written_topology_is_read_back_and_means_the_same(pasted, tmp_path, capsys):
+    status, _, _ = run(capsys, "--from", pasted, "--write", tmp_path / "mybox")
+    assert status == 0
+    rig = topologies_io.read(tmp_path / "mybox" / "topology.toml")
+    assert rig.name == "mybox"
+    assert rig.p2p is False
+    assert islands(topology(rig)) == (("gpu0", "gpu1"), ("gpu2",), ("gpu3",))
+    assert islands(topology(rig), "socket") == (("gpu0", "gpu1", "gpu2"), ("gpu3",))
+    graph = Graph(topology(rig))
+    one, two, three = (graph.route("gpu0", f"gpu{i}").latency_us for i in (1, 2, 3))
+    assert 0.6 < one < two < three
+    assert all(f.source for f in rig.figures.values())
+    assert rig.figures["pcie_assumed"].origin == "assumed"
+    ET.parse(tmp_path / "mybox" / "box.svg")
+
+
+def test_no_topology_can_be_written_of_one_gpu_or_of_none(capsys, tmp_path):
+    file = tmp_path / "one.txt"
+    file.write_text("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0\n")
+    status, _, err = run(capsys, "--from", file, "--write", tmp_path / "box")
+    assert status == 2
+    assert "two or more GPUs" in err
+    with pytest.raises(BoxRigError):
+        rig_of(Box(source="x"), "x")
+
+
+def linked(nvlinks=18, capability=(9, 0), probes=()):
+    link = PciLink(gen=5, width=16, gen_max=5, width_max=16)
+    names = ("GPU0", "GPU1")
+    return Box(
+        source="x",
+        places=(
+            Place(id="numa0", kind="socket", numa=0),
+            *(Place(id=n, kind="gpu", parent="numa0", numa=0, link=link) for n in names),
+        ),
+        gpus=tuple(GpuFacts(id=n, name="NVIDIA H200", compute_capability=capability) for n in names),
+        pairs=tuple(Pair(a=a, b=b, nvlinks=nvlinks, read="OK", write="OK") for a, b in (names, names[::-1])),
+        probes=probes,
+    )
+
+
+def test_rates_follow_from_links_or_from_what_was_measured():
+    rig = rig_of(linked(), "pair")
+    assert rig.figures["nvlink_18"].value == pytest.approx(360)
+    assert rig.figures["pcie_gen5_x16"].value == pytest.approx(57.6, abs=0.1)
+    probe = PathProbe(a="GPU0", b="GPU1", status="ok", peer_gbps=371.0, host_gbps=54.0)
+    measured = rig_of(linked(probes=(probe,)), "pair")
+    assert measured.figures["nvlink_gpu0_gpu1"].origin == "measured"
+    assert measured.figures["pcie_gpu0"].value == 54.0
+    assert Graph(topology(rig)).route("gpu0", "gpu1").edges[0].kind == "nvlink"
+
+
+def test_drawing_is_well_formed_whatever_the_names():
+    base = linked()
+    nasty = Box(
+        source='<&"',
+        places=(*base.places[:1], Place(id="GPU0", kind="gpu", parent="numa0", name="<b>&")),
+        gpus=(GpuFacts(id="GPU0", name="]]><script>"), GpuFacts(id="GPU1")),
+        pairs=base.pairs,
+    )
+    for box in (nasty, base, Box(source="x"), looping()):
+        ET.fromstring(box_svg.render(box))
+        assert box_text.render(box, diagnose(box), engine_table(box))
+
+
+def looping():
+    return Box(
+        source="x",
+        places=(Place(id="a", kind="switch", parent="b"), Place(id="b", kind="switch", parent="a")),
+        gpus=(GpuFacts(id="GPU0"),),
+    )
+
+
+def test_drawing_of_many_gpus_stays_small():
+    ids = [f"GPU{i}" for i in range(16)]
+    box = Box(
+        source="x",
+        gpus=tuple(GpuFacts(id=i) for i in ids),
+        pairs=tuple(Pair(a=a, b=b, nvlinks=6) for a in ids for b in ids if a != b),
+    )
+    drawn = box_svg.render(box)
+    assert drawn.count("<path") == 1  # one arc for all alike
+    assert "all 16 GPUs: 6 NVLink links" in drawn
