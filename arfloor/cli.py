@@ -13,11 +13,9 @@ from arfloor.core.errors import InputError
 
 COMMANDS = {
     "compare": ("arfloor.commands.compare:command", "What became faster or slower between two runs."),
+    "doctor": ("arfloor.commands.doctor:command", "This box, or a pasted one: what would spoil a result."),
     "report": ("arfloor.commands.report:command", "What a recorded run says: sizes, floors, verdicts."),
     "whatif": ("arfloor.commands.whatif:command", "What a faster, fused or hidden all-reduce is worth."),
-    "report": "arfloor.commands.report:command",
-    "doctor": "arfloor.commands.doctor:command",
-    "whatif": "arfloor.commands.whatif:command",
 }
 """name -> (`module:function`, imported when called; what it does in a line)."""
 
