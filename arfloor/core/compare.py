@@ -16,7 +16,7 @@ from arfloor.core.cases import Case, Estimate, Result, Samples, record
 from arfloor.core.launches import Launches, Spread, summarise
 from arfloor.core.ratios import BAND, Answer, Comparison, aa_spread, unpaired_ratio
 from arfloor.core.spread import launch_spread
-from arfloor.core.verdict import group_order, is_correct
+from arfloor.core.verdict import group_key, group_order, is_correct
 
 Z = 1.959964  # 97.5 % quantile of the normal
 
@@ -36,7 +36,8 @@ class ComparedCase:
 
     `ratio`: latency in the second run over that in the first, `answer` about the second (`faster`: its
     latency fell), `reason` a code of `arfloor.core.reasons`, `caveat` the code of what weakens the
-    answer. `band`: half-width of the band of equality with both runs' A/A spread.
+    answer. `band`: half-width of the band of equality, widened to the A/A spread that either run shows in
+    its cases of the same size.
     """
 
     case: Case
@@ -57,9 +58,8 @@ def compare(a: Recorded, b: Recorded, *, band: float = BAND) -> tuple[ComparedCa
     published one), the interval of its latency stands, and a latency without interval decides nothing.
     """
     first, second = _Run(a), _Run(b)
-    wide = max(first.aa_spread, second.aa_spread)
     ids = {**first.results, **second.results}
-    rows = [_row(first, second, case_id, wide, band) for case_id in ids]
+    rows = [_row(first, second, case_id, band) for case_id in ids]
     return tuple(sorted(rows, key=lambda r: (*group_order(r.case), r.case.id)))
 
 
@@ -75,7 +75,12 @@ class _Run:
                 self.launches[case_id] = found
         settings = [self.results[k].case.settings for k in self.launches]
         self.spread: Spread | None = launch_spread(list(self.launches.values()), settings)
-        self.aa_spread = aa_spread(by_case[k] for k in self.launches) or 0.0
+        groups: dict[object, list[str]] = defaultdict(list)
+        for k in self.launches:
+            groups[group_key(self.results[k].case)].append(k)
+        self.aa_spread = {
+            key: aa_spread(by_case[k] for k in members) or 0.0 for key, members in groups.items()
+        }
 
     def believed(self, case_id: str) -> tuple[Launches | None, Spread | None]:
         """Launches of a case and the spread to judge them by; a latency without samples is one launch
@@ -90,9 +95,9 @@ class _Run:
         return Launches(ids=(0,), log=log, noise=np.array([noise]), free=1e9, n=latency.n), None
 
 
-def _row(first: _Run, second: _Run, case_id: str, wide: float, band: float) -> ComparedCase:
+def _row(first: _Run, second: _Run, case_id: str, band: float) -> ComparedCase:
     a, b = first.results.get(case_id), second.results.get(case_id)
-    found = _comparison(first, second, case_id, a, b, wide, band)
+    found = _comparison(first, second, case_id, a, b, band)
     either = a if a is not None else b
     assert either is not None
     return ComparedCase(
@@ -108,7 +113,7 @@ def _row(first: _Run, second: _Run, case_id: str, wide: float, band: float) -> C
 
 
 def _comparison(
-    first: _Run, second: _Run, case_id: str, a: Result | None, b: Result | None, wide: float, band: float
+    first: _Run, second: _Run, case_id: str, a: Result | None, b: Result | None, band: float
 ) -> Comparison:
     if a is None or b is None:
         return _open("only_in_b" if a is None else "only_in_a", band)
@@ -118,6 +123,8 @@ def _comparison(
     launches_b, spread_b = second.believed(case_id)
     if launches_a is None or launches_b is None:
         return _open("no_interval", band)
+    key = group_key(a.case)
+    wide = max(first.aa_spread.get(key, 0.0), second.aa_spread.get(key, 0.0))
     return unpaired_ratio(
         launches_b, launches_a, spread_a=spread_b, spread_b=spread_a, aa_spread=wide, band=band
     )

@@ -113,6 +113,8 @@ def unpaired_moments(
     """Log ratio of two independent cases, its variance and degrees of freedom (Welch, Satterthwaite)."""
     mean_a, var_a, free_a = moments(a, spread_a)
     mean_b, var_b, free_b = moments(b, spread_b)
+    if free_a <= 0 or free_b <= 0:
+        return mean_a - mean_b, var_a + var_b, 0.0
     shares = var_a**2 / free_a + var_b**2 / free_b
     free = (var_a + var_b) ** 2 / shares if shares > 0 else min(free_a, free_b)
     return mean_a - mean_b, var_a + var_b, free
@@ -124,6 +126,8 @@ def _answer(
     lo, hi = interval(mean, variance, free)
     decided_on = interval(mean, variance, free, LEVEL)
     answer, reason = decide(*decided_on, band=band, aa_spread=aa_spread)
+    if free <= 0:  # one replay each: a ratio, but no idea of its error
+        answer, reason = "undecided", "no_interval"
     return Comparison(
         ratio=Estimate(value=float(np.exp(mean)), lo=lo, hi=hi, n=n, unit="ratio"),
         answer=answer,

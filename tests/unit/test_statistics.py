@@ -72,6 +72,13 @@ def test_a_single_value_has_a_degenerate_interval():
     assert (found.value, found.lo, found.hi, found.n) == (7.0, 7.0, 7.0, 1)
 
 
+def test_one_replay_each_gives_a_ratio_but_no_answer():
+    a, b = np.full((1, 1, 1), 10.0), np.full((1, 1, 1), 20.0)
+    for found in (paired_ratio(samples(a), samples(b)), unpaired_ratio(samples(a), samples(b))):
+        assert found.ratio.value == pytest.approx(0.5)
+        assert (found.answer, found.reason) == ("undecided", "no_interval")
+
+
 def test_two_launches_that_differ_make_a_wide_interval_and_other_cases_narrow_it():
     rng = np.random.default_rng(3)
     cases = [of_rounds(rounds(world(int(s), launch=0.005))) for s in rng.integers(0, 1 << 30, 40)]
