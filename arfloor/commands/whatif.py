@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
 
 _Texts = Annotated[list[str] | None, Parameter(consume_multiple=False)]
@@ -27,7 +28,7 @@ def command(
     pcie_counter: _Texts = None,
     apply: _Texts = None,
     using: str | None = None,
-    path: Literal["peer", "host", "cpu"] | None = None,
+    path: Way | None = None,
     in_situ: str | None = None,
     transport_part: str | None = None,
     at: int | None = None,
@@ -48,7 +49,7 @@ def command(
     run
         A run directory with the latencies A(S) of this box.
     topology
-        A box of the library with a recorded or published run.
+        A box of the library: its recorded run, else what its description predicts.
     table
         A CSV table of latencies: backend,nbytes,us[,lo,hi].
     tok_s
@@ -139,8 +140,8 @@ def _steps(tok_s: str | None, tpot: str | None):
     return inputs.tpot_steps(inputs.per_concurrency(tpot, "ms", "--tpot"))
 
 
-def _latencies(run: Path | None, topology: str | None, table: Path | None, tp: int, path: str | None):
-    from arfloor.report.whatif import inputs
+def _latencies(run: Path | None, topology: str | None, table: Path | None, tp: int, path: Way | None):
+    from arfloor.report.whatif import latencies
 
     given = [x for x in (run, topology, table) if x is not None]
     if len(given) != 1:
@@ -149,14 +150,10 @@ def _latencies(run: Path | None, topology: str | None, table: Path | None, tp: i
             f"found {len(given) or 'none'}"
         )
     if table is not None:
-        return inputs.from_csv(table)
-    from arfloor.rundir import RunDirError, load
-
-    try:
-        loaded = load(run) if run is not None else load(inputs.topology_run(topology))
-    except RunDirError as error:
-        raise MissingInput(str(error)) from error
-    return inputs.from_run(loaded, tp, path)
+        return latencies.from_csv(table)
+    if topology is not None:
+        return latencies.from_topology(topology, tp, path)
+    return latencies.from_run_directory(run, tp, path)
 
 
 def _waiting(text: str):

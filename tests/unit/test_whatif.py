@@ -9,16 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from arfloor import models, rundir
+from arfloor import library, models, rundir
 from arfloor.cli import main
 from arfloor.core.cases import Estimate
 from arfloor.core.decode import MissingInput, reduce_traffic_gbps, shape_from_config
-from arfloor.core.whatif.analysis import run_scenario
+from arfloor.core.whatif.analysis import decide, run_scenario
 from arfloor.core.whatif.curves import compute_ratio, table_curve
+from arfloor.core.whatif.dp_attention import DataParallelAttention
+from arfloor.core.whatif.merge_moe import MergeMoe
+from arfloor.core.whatif.overlap import TwoBatchOverlap
+from arfloor.core.whatif.quantised import QuantisedWire
 from arfloor.core.whatif.registry import parse, read_estimate
-from arfloor.core.whatif.step import IN_SITU
+from arfloor.core.whatif.speculative import Speculative
+from arfloor.core.whatif.step import IN_SITU, observe
 from arfloor.core.whatif.uncertainty import Draw, Input, propagate
 from arfloor.report.whatif import inputs
+from arfloor.report.whatif.latencies import from_run, from_topology
 
 BOX = "rtx-pro-6000-x8-host-bridge"
 STARTING_CASE = [
@@ -30,7 +36,7 @@ STARTING_CASE = [
 
 @pytest.fixture(scope="module")
 def latencies():
-    return inputs.from_run(rundir.load(inputs.topology_run(BOX)), 4)
+    return from_topology(BOX, 4)
 
 
 def served(latencies, model, tok_s, **more):
@@ -264,7 +270,7 @@ def test_published_run_is_what_its_script_makes_of_the_data(tmp_path):
         import published_run
     finally:
         sys.path.pop(0)
-    box = inputs.topology_run(BOX).parent
+    box = library.folder(BOX)
     shutil.copy(box / "published.toml", tmp_path)
     made = published_run.write(tmp_path)
     for file in ("manifest.json", "results.jsonl", "primitives.jsonl"):
@@ -334,3 +340,99 @@ def test_answering_in_text_loads_nothing_heavy():
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def at(value, unit="x"):
+    return Estimate(value=value, lo=value, hi=value, n=0, unit=unit)
+
+
+def gain_of(situation, sequences, intervention):
+    return run_scenario(situation, sequences, [intervention])[0].gain.estimate.value
+
+
+def number_in(text):
+    import re
+
+    return float(re.search(r"[\d.]+", text)[0])
+
+
+def test_break_even_numbers_break_even(latencies):
+    """What `loses when` prints is where the gain is zero, to the digits printed."""
+    situation = served(latencies, "DeepSeek-V4-Flash", "16:279,64:509")
+    step = observe(situation, 64, Draw())
+    dp = DataParallelAttention(compute=at(1.0))
+    limit = 1 + number_in(dp.loses_when(step)) / 100
+    assert gain_of(situation, 64, replace(dp, compute=at(limit))) == pytest.approx(0, abs=1e-3)
+    wire = QuantisedWire(format="fp8", overhead_us=at(0.0, "us"))
+    limit = number_in(wire.loses_when(step))
+    assert gain_of(situation, 64, replace(wire, overhead_us=at(limit, "us"))) == pytest.approx(0, abs=2e-4)
+    spec = Speculative(verify=2, accept=at(1.5, "tokens"))
+    limit = number_in(spec.loses_when(step))
+    assert gain_of(situation, 64, replace(spec, accept=at(limit, "tokens"))) == pytest.approx(0, abs=5e-3)
+
+
+def test_overlap_breaks_even_where_it_says(latencies):
+    """With C(32) at the printed limit, two half batches take as long as the whole."""
+    situation = served(latencies, "DeepSeek-V4-Flash", "32:400,64:509")
+    overlap = TwoBatchOverlap(contention=at(1.0), assumed_contention=False)
+    limit_us = number_in(overlap.loses_when(observe(situation, 64, Draw())).removeprefix("C(b/2) > ")) * 1e3
+    reduces = observe(situation, 32, Draw()).reduce_us(Draw())
+    half = limit_us + reduces
+    steps = ((32, at(half, "us")), *(s for s in situation.steps if s[0] == 64))
+    assert gain_of(replace(situation, steps=steps), 64, overlap) == pytest.approx(0, abs=5e-3)
+
+
+def test_merging_removes_only_reduces_that_are_there(latencies):
+    situation = served(latencies, "DeepSeek-V4-Flash", "64:509")
+    assert gain_of(situation, 64, MergeMoe()) == 0
+    apart = replace(situation, shape=replace(situation.shape, separate_shared_reduces=1))
+    scenario, _, _ = run_scenario(apart, 64, [MergeMoe()])
+    assert scenario.stages[0].reduces_per_token == 87
+    assert scenario.gain.estimate.value > 0
+    dense = replace(situation, shape=models.load("Llama-3.3-70B"), steps=((1, at(50_000.0, "us")),))
+    with pytest.raises(MissingInput, match="no MoE layers"):
+        run_scenario(dense, 1, [MergeMoe()])
+
+
+def test_the_change_is_predicted_to_the_projects_own_standard(latencies):
+    """|predicted - measured change| <= 15 % of it + 0.5 % of the step (docs/whatif.md)."""
+    situation = served(latencies, "Qwen3.5-397B", "1:70.6")
+    scenario, _, _ = run_scenario(situation, 1, parse("switch:pcie_oneshot", situation))
+    step_us, measured = 1e6 / 70.6, 1e6 / 70.6 - 1e6 / 76.1
+    predicted = scenario.stages[0].saved_us.estimate.value
+    assert abs(predicted - measured) <= 0.15 * measured + 0.005 * step_us
+
+
+def test_a_run_with_two_paths_asks_which(tmp_path):
+    run = rundir.load(library.recorded_run(BOX))
+    host = tuple(replace(r, case=replace(r.case, path="host")) for r in run.results)
+    both = replace(run, results=run.results + host)
+    with pytest.raises(MissingInput, match="--path"):
+        from_run(both, 4)
+    assert from_run(both, 4, "peer").default == "nccl"
+    assert from_run(both, 4, "host").named("nccl").points == from_run(both, 4, "peer").named("nccl").points
+
+
+def test_a_box_that_was_only_described_gives_predictions():
+    found = from_topology("l40s-x8-two-sockets", 4)
+    assert found.origin == "predicted"
+    situation = served(found, "Llama-3.3-70B", "16:250")
+    scenario, _, _ = run_scenario(situation, 16, parse("switch:arfloor", situation))
+    assert scenario.predicted
+    assert decide(free_of(situation, 16), [scenario], 0.0).decision == "pursue"
+
+
+def free_of(situation, sequences):
+    return run_scenario(situation, sequences, parse("free", situation))[0]
+
+
+def test_verdicts(latencies):
+    low = served(latencies, "Qwen3.5-397B", "1:70.6")
+    switch = run_scenario(low, 1, parse("switch:pcie_oneshot", low))[0]
+    floor = run_scenario(low, 1, parse("switch:attainable", low))[0]
+    assert decide(free_of(low, 1), [switch, floor], 0.02).decision == "switch_now"
+    assert decide(free_of(low, 1), [floor], 0.02).decision == "pursue"
+    assert decide(free_of(low, 1), [switch], 0.5).decision == "accept_the_floor"
+    assert decide(free_of(low, 1), [switch], 0.07).decision == "undecided"
+    faster_rest = run_scenario(low, 1, parse("rest:2", low))[0]
+    assert decide(free_of(low, 1), [faster_rest], 0.02).decision == "undecided"

@@ -37,11 +37,13 @@ class Stage:
 @record
 class Scenario:
     """Interventions applied one after the other. `hypothetical` ones are no plan: reduces that cost
-    nothing, or a rest of the step that somebody makes faster."""
+    nothing, or a rest of the step that somebody makes faster. `predicted`: rests on a latency that was
+    predicted, not measured."""
 
     stages: tuple[Stage, ...]
     only_switches: bool = False
     hypothetical: bool = False
+    predicted: bool = False
 
     @property
     def label(self) -> str:
@@ -105,9 +107,11 @@ def run_scenario(
     positive = [f"tok_s {i}" for i in range(count + 1)]
     answers, inputs = propagate(compute, units=_Units(), positive=positive)
     stages = _stages(situation, sequences, interventions, answers)
-    only = all(isinstance(i, Switch) for i in interventions)
+    only = all(isinstance(i, Switch) and not i.is_floor for i in interventions)
     idle = any(isinstance(i, ReducesFree | RestFaster) for i in interventions)
-    return Scenario(stages=stages, only_switches=only, hypothetical=idle), inputs, answers
+    predicted = any(i.origin == "predicted" for i in inputs.values())
+    scenario = Scenario(stages=stages, only_switches=only, hypothetical=idle, predicted=predicted)
+    return scenario, inputs, answers
 
 
 def _stages(
@@ -193,15 +197,15 @@ def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdi
 
 
 def _sure(sure: Sequence[Scenario]) -> Verdict:
-    switches = [s for s in sure if s.only_switches]
+    switches = [s for s in sure if s.only_switches and not s.predicted]
     best = max(switches or sure, key=lambda s: s.gain.estimate.value)
     number = f"{best.label} gives {_interval(best.gain)}"
     if not switches:
-        sentence = f"pursue {best.label}, because it gives {_interval(best.gain)}"
-        return Verdict(decision="pursue", sentence=sentence, decided_by=number)
+        caution = "; its latency is predicted, so measure it first" if best.predicted else ""
+        return Verdict(decision="pursue", sentence=f"pursue, because: {number}{caution}", decided_by=number)
     further = max(sure, key=lambda s: s.gain.estimate.value)
-    more = f"; then pursue {further.label} ({_interval(further.gain)})" if further is not best else ""
-    return Verdict(decision="switch_now", sentence=f"switch now, because {number}{more}", decided_by=number)
+    more = f"; more is left: {further.label}, {_interval(further.gain)}" if further is not best else ""
+    return Verdict(decision="switch_now", sentence=f"switch now, because: {number}{more}", decided_by=number)
 
 
 def _interval(gain: Answer) -> str:

@@ -63,6 +63,8 @@ class TwoBatchOverlap:
 
     def loses_when(self, step: Step) -> str:
         draw = Draw()
-        limit = step.time_us(draw) / 2 / self.contention.value
+        halves = step.with_groups([_halved(g) for g in step.groups])
+        last = max((g.each_us(step.situation, draw) for g in halves.groups), default=0.0)
+        limit = (step.time_us(draw) - last) / 2 / self.contention.value
         half = step.compute_us * scale_compute(step, max(step.sequences // 2, 1), draw)
         return f"C(b/2) > {limit / 1e3:.3g} ms (here {half / 1e3:.3g})"

@@ -14,6 +14,9 @@ from arfloor.core.decode import MissingInput, ModelShape
 from arfloor.core.whatif.curves import LatencyCurve, compute_ratio
 from arfloor.core.whatif.uncertainty import Draw, Input
 
+ATTAINABLE = "attainable"
+"""The name of the best known schedule at the links' rates, as if it were an implementation."""
+
 IN_SITU = Input(
     name="in-situ over standalone latency",
     estimate=Estimate(value=1.0, lo=1 / 1.28, hi=1.28, n=0, unit="x"),
@@ -35,9 +38,9 @@ class Situation:
 
     `steps` and `shares` are per concurrency (sequences in flight): the length of a step in us, and
     the profiled share of it spent in reduces. `curve` is A(S) of the implementation in use,
-    `alternatives` of those that could be. `launch` is an empty graph node's time; `floors` maps
-    message sizes to the bound in us. `waiting` is time a reduce waits for other ranks, us per
-    concurrency, where traces of all ranks identified it.
+    `alternatives` of those that could be, `attainable` of the best known schedule. `launch` is an
+    empty graph node's time; `floors` maps message sizes to the bound in us. `waiting` is time a reduce
+    waits for other ranks, us per concurrency, where traces of all ranks identified it.
     """
 
     shape: ModelShape
@@ -45,6 +48,7 @@ class Situation:
     steps: tuple[tuple[int, Estimate], ...]
     curve: LatencyCurve
     alternatives: tuple[LatencyCurve, ...] = ()
+    attainable: LatencyCurve | None = None
     shares: tuple[tuple[int, Estimate], ...] = ()
     waiting: tuple[tuple[int, Estimate], ...] = ()
     launch: Input | None = None
@@ -60,10 +64,13 @@ class Situation:
 
     def alternative(self, backend: str) -> LatencyCurve:
         """The curve of `backend`. Raises MissingInput naming the ones there are."""
-        for curve in (self.curve, *self.alternatives):
+        known = [self.curve, *self.alternatives]
+        if self.attainable is not None:
+            known.append(self.attainable)
+        for curve in known:
             if curve.backend == backend:
                 return curve
-        have = ", ".join(c.backend for c in (self.curve, *self.alternatives))
+        have = ", ".join(c.backend for c in known)
         raise MissingInput(
             f"A(S) of {backend!r}: the latencies given are of {have}; measure it, or name one of them"
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from arfloor.core.cases import record
 from arfloor.core.decode import MissingInput
 from arfloor.core.whatif.curves import LatencyCurve
-from arfloor.core.whatif.step import Step
+from arfloor.core.whatif.step import ATTAINABLE, Step
 from arfloor.core.whatif.uncertainty import Draw
 
 
@@ -19,12 +19,20 @@ class Switch:
 
     @property
     def label(self) -> str:
-        return f"switch to {self.to.backend}"
+        return "reach the attainable floor" if self.is_floor else f"switch to {self.to.backend}"
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether this is no implementation but what the best known schedule would take."""
+        return self.to.backend == ATTAINABLE
 
     def apply(self, step: Step, draw: Draw) -> Step:
         return step.with_groups([replace(g, curve=self.to) for g in step.groups])
 
     def assumptions(self, step: Step) -> tuple[str, ...]:
+        if self.is_floor:
+            carried = "the difference to the standalone latency carries into the step by the in-situ factor"
+            return (f"somebody writes it: {self.to.source}", carried)
         return (
             f"{self.to.backend} runs on this box, and at these sizes, as in {self.to.source}",
             "the difference of the standalone latencies carries into the step by the in-situ factor",

@@ -13,7 +13,7 @@ from arfloor.core.whatif.partition import Partition, partition
 from arfloor.core.whatif.registry import parse
 from arfloor.core.whatif.step import Situation
 from arfloor.core.whatif.switch import Switch
-from arfloor.report.whatif.inputs import Latencies
+from arfloor.report.whatif.latencies import Latencies
 
 
 @record
@@ -48,7 +48,7 @@ def answer(
     worth: float = WORTH,
 ) -> Whatif:
     """Answer at concurrency `at` (else the profiled one, else the largest). `scenarios` are as typed;
-    without any, switching to each faster implementation is tried.
+    without any, switching to each faster implementation and reaching the floor are tried.
 
     Raises MissingInput naming what a scenario cannot do without."""
     sequences = _concurrency(situation, at)
@@ -86,7 +86,10 @@ def _switches(situation: Situation, sequences: int) -> list[tuple[Intervention, 
     now = situation.curve.latency(nbytes).estimate.value
     faster = [c for c in situation.alternatives if (us := _value(c, nbytes)) is not None and us < now]
     faster.sort(key=lambda c: _value(c, nbytes) or now)
-    return [(Switch(to=c),) for c in faster[:3]]
+    chains: list[tuple[Intervention, ...]] = [(Switch(to=c),) for c in faster[:3]]
+    if situation.attainable is not None:
+        chains.append((Switch(to=situation.attainable),))
+    return chains
 
 
 def _value(curve: LatencyCurve, nbytes: int) -> float | None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from arfloor import models, rundir
+from arfloor import models
 from arfloor.core import units
 from arfloor.core.cases import Estimate, record
-from arfloor.core.decode import reduce_traffic_gbps
+from arfloor.core.decode import reduce_traffic_gbps, step_estimate
 from arfloor.core.whatif.analysis import Scenario, run_scenario
 from arfloor.core.whatif.partition import BOUND, REST, UNEXPLAINED, Partition, partition
 from arfloor.core.whatif.registry import parse, read_estimate
 from arfloor.core.whatif.step import Situation
 from arfloor.report.whatif import inputs
+from arfloor.report.whatif.latencies import Latencies, from_topology
 
 BOX = "rtx-pro-6000-x8-host-bridge"
 ONE_SHOT = "switch:pcie_oneshot"
@@ -25,6 +26,7 @@ CHANGES = (
     ("one-shot", ONE_SHOT),
     ("fuse add and RMSNorm", "fuse"),
     ("merge the MoE sum", "merge"),
+    ("reach the attainable floor", "switch:attainable"),
     ("two-batch overlap", "overlap"),
     ("MTP, two tokens verified", MTP),
     ("one-shot, then MTP", f"{ONE_SHOT},{MTP}"),
@@ -48,9 +50,9 @@ class Observed:
 OBSERVED = Observed()
 
 
-def latencies() -> inputs.Latencies:
+def latencies() -> Latencies:
     """The published latencies of four of these GPUs."""
-    return inputs.from_run(rundir.load(inputs.topology_run(BOX)), 4)
+    return from_topology(BOX, 4)
 
 
 def situation(observed: Observed = OBSERVED) -> Situation:
@@ -72,10 +74,13 @@ def facts(observed: Observed = OBSERVED) -> dict[str, Any]:
         "counter": _counter(s, observed),
         "mscclpp": [_mscclpp(s, b, tok_s) for b, tok_s in observed.with_mscclpp],
         "changes": [_change(s, name, text) for name, text in CHANGES],
+        "worth": {name: _gains(s, text) for name, text in CHANGES},
         "unexplained": _unexplained(partitions[64]),
         "mtp": [_mtp(s, b) for b in s.concurrencies],
         "crossing": _crossing(s),
         "published_gain": _published_gain(),
+        "speculative_series": _speculative_series(),
+        "hiccup_gain": _hiccup_gain(),
         "after": _after(s),
     }
 
@@ -197,6 +202,11 @@ def _mscclpp(s: Situation, sequences: int, measured: float) -> dict[str, str]:
     }
 
 
+def _gains(s: Situation, text: str) -> dict[int, str]:
+    """Gain of one change per concurrency."""
+    return {b: _cell(s, b, text)["gain"] for b in s.concurrencies}
+
+
 def _change(s: Situation, name: str, text: str) -> dict[str, Any]:
     cells = [_cell(s, b, text) for b in s.concurrencies]
     stage = next(c for c in reversed(cells) if c["stage"] is not None)["stage"]
@@ -279,6 +289,55 @@ def _after(s: Situation) -> list[dict[str, str]]:
             {"factor": f"{factor:g}", "share": f"{share * 100:.0f} %", "gain": f"{gain * 100:+.0f} %"}
         )
     return rows
+
+
+SPECULATIVE_SERIES = (
+    (1, 67.3, 74.9),
+    (2, 110.8, 119.8),
+    (4, 202.8, 217.5),
+    (8, 356.1, 375.2),
+    (16, 577.3, 608.1),
+    (32, 940.2, 989.0),
+    (64, 1283.1, 1376.9),
+)
+"""Concurrency, tok/s with NCCL and with the one-shot kernel: Qwen3.5-397B at TP4, `speculative decoding
+(MTP)`, local-inference-lab/rtx6kpro, optimization/pcie-oneshot-allreduce.md at e2c2b95."""
+
+
+def _speculative_series() -> list[dict[str, str]]:
+    """The published gains with speculation, beside a prediction that knows nothing of it: how many tokens
+    were verified and emitted is not published."""
+    steps = tuple(
+        (b, step_estimate(b, Estimate(value=n, lo=n, hi=n, n=1, unit="tok/s")))
+        for b, n, _ in SPECULATIVE_SERIES
+    )
+    s = inputs.situation(models.load("Qwen3.5-397B"), 4, latencies(), steps)
+    rows = []
+    for b, nccl, one_shot in SPECULATIVE_SERIES:
+        scenario, _, _ = run_scenario(s, b, parse(ONE_SHOT, s))
+        saved = scenario.stages[0].saved_us.estimate.value
+        measured = b / nccl * 1e6 - b / one_shot * 1e6
+        rows.append(
+            {
+                "concurrency": str(b),
+                "measured": f"{(one_shot / nccl - 1) * 100:+.1f} %",
+                "predicted": _gain(scenario.gain.estimate),
+                "ratio": f"{measured / saved:.1f}",
+                "measured_us": units.number(measured / s.shape.reduces),
+                "standalone_us": units.number(saved / s.shape.reduces),
+            }
+        )
+    return rows
+
+
+def _hiccup_gain() -> str:
+    """What a switch at concurrency 8 would give if NCCL took its published 71.2 us at 64 KiB there."""
+    known = latencies()
+    (size, wild), *_ = known.named("nccl").set_aside
+    difference = wild.value - known.named("pcie_oneshot").latency(size).estimate.value
+    step_us = 8 / {b: n for b, n, _ in SPECULATIVE_SERIES}[8] * 1e6
+    saved = models.load("Qwen3.5-397B").reduces * difference
+    return f"{saved / (step_us - saved) * 100:+.0f} %"
 
 
 def _published_gain() -> dict[str, str]:

@@ -1,0 +1,254 @@
+"""A(S), the latency of a reduce against its size: from a run, from a box's description, or from a table."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arfloor import library
+from arfloor.core.cases import Estimate, Origin, Primitive, Result, record
+from arfloor.core.cases import Path as Way
+from arfloor.core.decode import MissingInput
+from arfloor.core.floor import Floor, floor
+from arfloor.core.verdict import is_correct, is_default
+from arfloor.core.whatif.curves import TableCurve, table_curve
+from arfloor.core.whatif.step import ATTAINABLE
+from arfloor.core.whatif.uncertainty import Input
+from arfloor.rundir import Run, RunDirError, load
+
+if TYPE_CHECKING:
+    from arfloor.core.rig import Rig
+
+_MODES = ("graph", "eager", "isolated")
+PREDICTED_SIZES = tuple(1024 << i for i in range(13))
+"""1 KiB to 4 MiB: where a box's description is evaluated."""
+
+
+def _no_bound(nbytes: int) -> Input | None:
+    return None
+
+
+@record
+class Latencies:
+    """A(S) of every implementation at one number of ranks, and the floor beneath them.
+
+    `default` names the one a user gets untouched, where there is one. `bound` gives the bound at a size
+    where the links are known. `caveats` are sentences from the source; `label` says where all this is from.
+    """
+
+    label: str
+    origin: Origin
+    curves: tuple[TableCurve, ...]
+    default: str | None
+    attainable: TableCurve | None = None
+    launch: Input | None = None
+    bound: Callable[[int], Input | None] = _no_bound
+    caveats: tuple[str, ...] = ()
+
+    def named(self, name: str) -> TableCurve:
+        """The curve of `name`. Raises MissingInput naming those there are."""
+        for curve in self.curves:
+            if curve.backend == name:
+                return curve
+        have = ", ".join(repr(c.backend) for c in self.curves)
+        raise MissingInput(f"--using {name!r}: {self.label} has {have}; name one of them")
+
+
+def from_run_directory(path: Path, tp: int, way: Way | None = None) -> Latencies:
+    """Latencies of a run directory. Raises MissingInput when it cannot be read."""
+    try:
+        return from_run(load(path), tp, way)
+    except RunDirError as error:
+        raise MissingInput(str(error)) from error
+
+
+def from_topology(name: str, tp: int, way: Way | None = None) -> Latencies:
+    """Latencies of a box of the library: its recorded run, else what its description predicts.
+
+    Raises InputError naming the boxes there are, MissingInput when it cannot answer at `tp` ranks."""
+    if name in library.names(recorded=True):
+        return from_run_directory(library.recorded_run(name), tp, way)
+    folder = library.folder(name)
+    from arfloor.topologies_io import TopologyFileError, read
+
+    try:
+        return from_rig(read(folder / "topology.toml"), tp, way)
+    except TopologyFileError as error:
+        raise MissingInput(str(error)) from error
+
+
+def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
+    """Latencies of a run at `tp` ranks: one path, the mode nearest to decode (graph before eager).
+
+    Raises MissingInput when it has none, or several paths and none is chosen."""
+    label = f"{run.manifest.run_id} ({run.manifest.origin})"
+    chosen = _choose(run.results, label, tp, way)
+    first = chosen[0].case
+    sizes = sorted({r.case.nbytes for r in chosen})
+
+    def floor_at(nbytes: int) -> Floor | None:
+        return floor(
+            run.primitives,
+            path=first.path,
+            world=tp,
+            nbytes=nbytes,
+            dtype=first.dtype,
+            mode=first.mode,
+            devices=first.devices,
+        )
+
+    links: list[Origin] = [p.origin for p in run.primitives if p.kind != "launch"]
+    origin: Origin = next((o for o in ("assumed", "predicted", "published") if o in links), "measured")
+    caveats = run.manifest.recipe.get("caveats", [])
+    return Latencies(
+        label=label,
+        origin=run.manifest.origin,
+        curves=_curves(chosen),
+        default=next((r.case.label for r in chosen if is_default(r.case)), None),
+        attainable=_attainable([(n, f) for n in sizes if (f := floor_at(n))], origin),
+        launch=launch_input(run.primitives),
+        bound=lambda nbytes: _bound_input(floor_at(nbytes), origin),
+        caveats=tuple(str(c) for c in caveats) if isinstance(caveats, list) else (),
+    )
+
+
+def _choose(results: Sequence[Result], label: str, tp: int, way: Way | None) -> list[Result]:
+    correct = [r for r in results if is_correct(r) and r.case.op == "all_reduce"]
+    usable = [r for r in correct if r.case.world == tp]
+    if not usable:
+        worlds = ", ".join(str(w) for w in sorted({r.case.world for r in correct}))
+        raise MissingInput(
+            f"A(S) at {tp} ranks: {label} has {worlds or 'no correct results'}; "
+            f"measure with --nproc-per-node={tp}, or give another --tp"
+        )
+    paths = sorted({r.case.path for r in usable})
+    if way is None and len(paths) > 1:
+        raise MissingInput(f"--path: {label} has {' and '.join(paths)}; choose the one that the server uses")
+    if way is not None and way not in paths:
+        raise MissingInput(f"--path {way}: {label} has {', '.join(paths)} at {tp} ranks")
+    on_path = [r for r in usable if r.case.path == (way or paths[0])]
+    mode = next(m for m in _MODES if any(r.case.mode == m for r in on_path))
+    return [r for r in on_path if r.case.mode == mode]
+
+
+def _curves(results: Sequence[Result]) -> tuple[TableCurve, ...]:
+    by_label: dict[str, dict[int, Result]] = defaultdict(dict)
+    for r in results:
+        known = by_label[r.case.label].get(r.case.nbytes)
+        if known is None or _us(r).value < _us(known).value:
+            by_label[r.case.label][r.case.nbytes] = r
+    curves = []
+    for label, sizes in by_label.items():
+        first = next(iter(sizes.values()))
+        source = first.detail if first.origin == "published" else f"{first.case.mode}, {first.origin}"
+        points = [(n, _us(r)) for n, r in sizes.items()]
+        curves.append(table_curve(label, points, origin=first.origin, source=source or label))
+    return tuple(curves)
+
+
+def _us(result: Result) -> Estimate:
+    assert result.latency is not None  # `is_correct` saw to it
+    return result.latency
+
+
+def _attainable(floors: Sequence[tuple[int, Floor]], origin: Origin) -> TableCurve | None:
+    if not floors:
+        return None
+    points = tuple((n, f.attainable) for n, f in floors)
+    source = f"best known schedule ({floors[-1][1].algorithm} at the largest size) at the links' rates"
+    return TableCurve(backend=ATTAINABLE, points=points, origin=origin, source=source)
+
+
+def _bound_input(found: Floor | None, origin: Origin) -> Input | None:
+    if found is None:
+        return None
+    wire = next((t.source for t in found.terms.bound if t.name == "wire"), "links")
+    return Input(name=f"bound({found.nbytes} B)", estimate=found.bound, origin=origin, source=wire)
+
+
+def launch_input(primitives: Sequence[Primitive]) -> Input | None:
+    """An empty graph node's time, from the run's own probe."""
+    probes = [(p, p.estimate) for p in primitives if p.kind == "launch" and p.status == "ok" and p.estimate]
+    if not probes:
+        return None
+    probe, estimate = min(probes, key=lambda pair: pair[1].value)
+    return Input(name="an empty graph node", estimate=estimate, origin=probe.origin, source=probe.source)
+
+
+def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
+    """What a box's description predicts: NCCL by its own formula, our kernels, the floor.
+
+    Raises MissingInput when the box has too few GPUs, no such path, or no figures for NCCL."""
+    from arfloor.core.predict import launch_of, predict
+
+    try:
+        found = [predict(rig, world=tp, path=way, nbytes=n) for n in PREDICTED_SIZES]
+    except ValueError as error:
+        raise MissingInput(f"--topology {rig.name}: {error}") from error
+    nccl = [(p.nbytes, p.nccl) for p in found if p.nccl is not None]
+    source = f"predicted from topologies/{rig.name}/topology.toml"
+    curves = [
+        TableCurve(
+            backend="arfloor",
+            points=tuple((p.nbytes, p.kernels) for p in found),
+            origin="predicted",
+            source=source,
+        )
+    ]
+    if nccl:
+        curves.insert(0, TableCurve(backend="nccl", points=tuple(nccl), origin="predicted", source=source))
+    floors = {p.nbytes: p.floor for p in found}
+    t0 = launch_of(rig, "graph")
+    return Latencies(
+        label=f"{rig.name} (predicted)",
+        origin="predicted",
+        curves=tuple(curves),
+        default="nccl" if nccl else None,
+        attainable=_attainable(list(floors.items()), "predicted"),
+        launch=Input(name="an empty graph node", estimate=t0.us, origin="predicted", source=t0.source),
+        bound=lambda nbytes: _bound_input(
+            floors.get(nbytes) or predict(rig, world=tp, path=way, nbytes=nbytes).floor, "predicted"
+        ),
+        caveats=("nothing was measured on this box: every latency is predicted from its description",),
+    )
+
+
+def from_csv(path: Path) -> Latencies:
+    """Latencies from a table with the columns backend, nbytes, us and, where known, lo and hi.
+
+    The first backend in the table is taken as the one in use. Raises MissingInput naming a column or
+    line that is not as expected."""
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingInput(f"--table {path}: expected a readable CSV file, found {error}") from error
+    points: dict[str, dict[int, Estimate]] = {}
+    for number, row in enumerate(rows, start=2):
+        backend, nbytes, estimate = _csv_row(path, number, row)
+        points.setdefault(backend, {})[nbytes] = estimate
+    if not points:
+        raise MissingInput(f"--table {path}: expected lines of backend,nbytes,us, found none")
+    curves = tuple(
+        table_curve(b, list(p.items()), origin="measured", source=path.name) for b, p in points.items()
+    )
+    return Latencies(label=path.name, origin="measured", curves=curves, default=curves[0].backend)
+
+
+def _csv_row(path: Path, number: int, row: Mapping[str, str]) -> tuple[str, int, Estimate]:
+    missing = [c for c in ("backend", "nbytes", "us") if not row.get(c)]
+    if missing:
+        raise MissingInput(
+            f"--table {path} line {number}: {missing[0]} is missing; expected backend,nbytes,us"
+        )
+    try:
+        nbytes, us = int(row["nbytes"]), float(row["us"])
+        lo, hi = float(row.get("lo") or us), float(row.get("hi") or us)
+    except ValueError as error:
+        raise MissingInput(f"--table {path} line {number}: expected numbers, found {error}") from error
+    if nbytes < 1 or not 0 < lo <= us <= hi:
+        raise MissingInput(f"--table {path} line {number}: expected nbytes > 0 and 0 < lo <= us <= hi")
+    return row["backend"], nbytes, Estimate(value=us, lo=lo, hi=hi, n=1, unit="us")
