@@ -15,6 +15,9 @@ from arfloor.core.schedules import Traffic
 DENSE_SHARE = between(0.57, 0.64, "ratio")
 STAGED_SHARE = between(0.90, 0.96, "ratio")
 
+# `Primitive.active` of a single best repetition: what a bound may use, and no estimate should
+BEST = "best"
+
 Curve = tuple[tuple[int, Estimate], ...]
 
 
@@ -75,8 +78,9 @@ class RateTable:
     @staticmethod
     def of(probes: Sequence[Primitive], *, path: Path, world: int) -> RateTable | None:
         """None when no ping-pong or no stream is among the probes."""
-        pings = [p for p in probes if p.kind == "pingpong"]
-        streams = tuple(p for p in probes if p.kind == "stream")
+        typical = [p for p in probes if p.active != BEST]
+        pings = [p for p in typical if p.kind == "pingpong"]
+        streams = tuple(p for p in typical if p.kind == "stream")
         if not pings or not streams:
             return None
         return RateTable(
@@ -84,7 +88,7 @@ class RateTable:
             world=world,
             latency=_latency(pings),
             streams=streams,
-            additions=tuple(p for p in probes if p.kind == "reduce"),
+            additions=tuple(p for p in typical if p.kind == "reduce"),
         )
 
     @staticmethod
@@ -142,7 +146,7 @@ class RateTable:
 
 def latency_of(probes: Sequence[Primitive], access: str) -> Estimate | None:
     """One-way latency of the slowest pair by one kind of access, in us; None where it was not probed."""
-    pings = [p for p in probes if p.kind == "pingpong" and p.access == access]
+    pings = [p for p in probes if p.kind == "pingpong" and p.access == access and p.active != BEST]
     return _latency(pings)[0] if pings else None
 
 

@@ -82,10 +82,13 @@ def test_more_bytes_never_take_less_time(probes, world, nbytes, more):
 @settings(max_examples=60, deadline=None)
 @given(probe_sets(), worlds, sizes)
 def test_more_ranks_never_take_less_time(probes, world, nbytes):
+    """At one rate a port. The rate of a pair while all are active is a probe of one world, no port's rate."""
+    probes = tuple(p for p in probes if p.path == "host" or p.active != "all")
+    if not any(p.kind == "stream" for p in probes):
+        return
     a, b = of(probes, world, nbytes), of(probes, world + 1, nbytes)
     assert a.bound.value <= b.bound.value * (1 + 1e-9)
-    if world > 2 or probes[0].path == "host":  # from 2 to 3 ranks another traffic pattern is probed
-        assert a.attainable.value <= b.attainable.value * (1 + 1e-9)
+    assert a.attainable.value <= b.attainable.value * (1 + 1e-9)
 
 
 @settings(max_examples=60, deadline=None)

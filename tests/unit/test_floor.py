@@ -54,13 +54,30 @@ def test_two_gpus_through_host_memory_by_hand():
 
 def test_four_gen5_peers_match_the_published_wire_times():
     # Four Gen5 x16 GPUs, 262,144 B: two-shot wire 7.0 us, one-shot 14.0 (at 56.2 GB/s a port)
-    peer = {"path": "peer", "dst": "cuda:1", "link": "nvswitch"}
-    probes = (probe("pingpong", 1e-9, **peer), probe("stream", 56.2, **peer, active="both_ways"))
+    peer = {"path": "peer", "dst": "cuda:1", "link": "pcie"}
+    probes = (
+        probe("pingpong", 1e-9, **peer),
+        probe("stream", 56.2, **peer, active="both_ways"),
+        probe("stream", 56.2 / 3, **peer, active="all"),
+    )
     got = floor(probes, path="peer", world=4, nbytes=262144, dtype="bfloat16", mode="isolated")
     times = dict(got.considered)
     assert times["two-shot"].value == pytest.approx(7.0, abs=0.01)
     assert times["one-shot"].value == pytest.approx(14.0, abs=0.02)
     assert got.bound.value == pytest.approx(7.0, abs=0.01)
+
+
+def test_links_of_their_own_to_every_peer_add_up_in_the_bound():
+    """Four GPUs in an NVLink mesh: a rank sends over all three links at once."""
+    peer = {"path": "peer", "dst": "cuda:1", "link": "nvlink"}
+    probes = (
+        probe("pingpong", 1e-9, **peer),
+        probe("stream", 100.0, **peer),
+        probe("stream", 90.0, **peer, active="all"),
+    )
+    arguments = {"path": "peer", "world": 4, "nbytes": 270000, "dtype": "bfloat16", "mode": "isolated"}
+    assert floor(probes, **arguments).bound.value == pytest.approx(1.5)  # 2 x 3/4 S over 270 GB/s
+    assert floor(probes[:2], **arguments).bound.value == pytest.approx(1.35)  # over 300: none was probed
 
 
 def test_the_bound_of_the_peer_path_allows_for_the_host_path():
@@ -150,3 +167,50 @@ def test_rates_between_sizes_are_linear_in_time_and_never_fall():
     assert curve_us(curve, 500).value == pytest.approx(0.5)
     assert curve_us(curve, 2000).value == pytest.approx(1.0)  # not 0.5: fewer bytes took longer
     assert curve_us(curve, 4000).value == pytest.approx(2.0)
+
+
+CPU = (
+    cpu_probe("pingpong", 50.0, "gloo", link="tcp"),
+    cpu_probe("stream", 1.0, "gloo", link="tcp", active="both_ways"),
+)
+
+
+def cpu_floor(probes=CPU):
+    return floor(probes, path="cpu", world=2, nbytes=1000, dtype="float32", mode="eager")
+
+
+def cpu_result(us, spread, backend="gloo"):
+    case = Case(
+        backend=backend, path="cpu", devices=("cpu:0", "cpu:1"), numel=250, dtype="float32", mode="eager"
+    )
+    return Result(case=case, status="ok", latency=estimate(us, spread))
+
+
+def test_on_a_shared_machine_only_a_whole_interval_below_the_bound_is_impossible():
+    found = cpu_floor()
+    assert found.bound.value == pytest.approx(51.0)
+    assert check_bound(cpu_result(40.0, 0.1), found).reason == "below_bound"
+    wide = cpu_result(40.0, 0.5)
+    assert check_bound(wide, found) is wide
+    lowered = raise_attainable(found, [wide])
+    assert lowered.bound.value == lowered.attainable.value == 40.0
+    assert lowered.bound.lo <= lowered.bound.value <= lowered.bound.hi
+
+
+def test_a_launcher_that_was_not_probed_is_not_judged_by_another():
+    found = cpu_floor()
+    quick = cpu_result(5.0, 0.01, backend="mpi")
+    assert check_bound(quick, found) is quick
+    lowered = raise_attainable(found, [quick])
+    assert lowered.bound.value == 5.0
+    assert "not probed" in lowered.slow_probe
+
+
+def test_the_best_repetition_is_for_the_bound_alone():
+    best = (
+        cpu_probe("pingpong", 10.0, "gloo", link="tcp", active="best"),
+        cpu_probe("stream", 2.0, "gloo", link="tcp", active="best"),
+    )
+    found = cpu_floor((*CPU, *best))
+    assert found.bound.value == pytest.approx(10.5)
+    assert found.attainable == cpu_floor().attainable
