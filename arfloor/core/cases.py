@@ -170,6 +170,8 @@ class Verdict:
     `default` and `best` are results; `attainable` and `bound` are estimates in microseconds.
     `headroom_now` = default / best and `headroom_left` = best / attainable are ratios; `pairing` says
     how default and best were compared (`round`, `launch`, `unpaired`; None when they are the same).
+    `decided_on` is the interval of default / best that decided (99 % where it comes from samples), `band`
+    the half-width of the band of equality that it was held against.
     """
 
     world: int
@@ -188,6 +190,8 @@ class Verdict:
     headroom_now: Estimate | None = None
     headroom_left: Estimate | None = None
     pairing: str | None = None
+    decided_on: tuple[float, float] | None = None
+    band: float | None = None
     devices: tuple[str, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
 

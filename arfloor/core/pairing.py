@@ -51,7 +51,14 @@ def paired_compare(results: Sequence[Result], samples: Iterable[Samples]) -> Com
         if found.ratio is None:
             return compare_unpaired(default, candidate)
         # a verdict speaks of the candidate: it is faster where the default is slower
-        return Comparison(answer=_OPPOSITE[found.answer], ratio=found.ratio, pairing=by)
+        return Comparison(
+            answer=_OPPOSITE[found.answer],
+            ratio=found.ratio,
+            pairing=by,
+            reason=found.reason,
+            decided_on=found.decided_on,
+            band=found.band,
+        )
 
     return compare
 

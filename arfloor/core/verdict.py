@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from arfloor.core import units
 from arfloor.core.cases import Case, Estimate, Result, Settings, Verdict, VerdictStatus, record
-from arfloor.core.reasons import explain
+from arfloor.core.reasons import REASONS, explain
 
 AT_FLOOR = 1.25
 """best / attainable up to which a result counts as being at the floor (design section 3)."""
@@ -45,12 +45,17 @@ class Comparison:
     """Default over candidate: `ratio` above 1 means that the candidate is faster.
 
     pairing: `round` (interleaved in the same processes), `launch` (other settings, so other processes:
-    weaker) or `unpaired` (no common samples: the intervals of the two medians alone).
+    weaker) or `unpaired` (no common samples: the intervals of the two medians alone). reason: why the
+    answer is open. `decided_on` is the interval that the answer is taken on, `band` the half-width of the
+    band of equality, the A/A spread included.
     """
 
     answer: Answer
     ratio: Estimate
     pairing: Pairing
+    reason: str = "interval_meets_band"
+    decided_on: tuple[float, float] | None = None
+    band: float = BAND
 
 
 class FloorLike(Protocol):
@@ -187,6 +192,8 @@ def judge(results: Sequence[Result], floor: FloorLike | None, compare: Compare =
         headroom_now=now,
         headroom_left=left,
         pairing=comparison.pairing if comparison else None,
+        decided_on=comparison.decided_on if comparison else None,
+        band=comparison.band if comparison else None,
         devices=case.devices,
         groups=case.groups,
     )
@@ -220,7 +227,7 @@ def _status(
         return "switch", "best_beats_default"
     # `slower` contradicts the medians that made the candidate the best: as open as `undecided`
     if comparison and comparison.answer in ("undecided", "slower"):
-        return "undecided", "interval_meets_band"
+        return "undecided", comparison.reason if comparison.reason in REASONS else "interval_meets_band"
     if floor is None or left is None:
         return "no_data", "no_floor"
     if left.lo <= AT_FLOOR < left.hi:
@@ -311,12 +318,25 @@ def _undecided(v: Verdict) -> str:
             f"what is attainable, and the interval contains {AT_FLOOR}; "
             "measure longer or on a quieter machine."
         )
-    now = f" ({ratio_span(v.headroom_now)})" if v.headroom_now else ""
     return (
-        f"undecided: {_name(v.best)} takes {_took(v.best)} against the default's {_took(v.default)}{now}, "
-        f"and that interval meets the +-{BAND:.0%} band of equality; measure more launches before switching; "
-        f"{_floor_clause(v)}."
+        f"undecided: {_name(v.best)} takes {_took(v.best)} against the default's {_took(v.default)}, "
+        f"{doubt(v)}; measure more launches before switching; {_floor_clause(v)}."
     )
+
+
+def doubt(v: Verdict) -> str:
+    """Why default against best is open: the ratio, the interval that decides, and what it meets."""
+    if v.headroom_now is None:
+        return ""
+    now = units.ratio(v.headroom_now.value)
+    lo, hi = v.decided_on or (v.headroom_now.lo, v.headroom_now.hi)
+    level = "99" if v.decided_on else "95"
+    interval = f"[{units.ratio(lo)[:-1]}, {units.ratio(hi)[:-1]}]"
+    if v.reason == "aa_spread" and v.band is not None:
+        return (
+            f"{now} faster, but two measurements of one case differ by up to {units.ratio(1 + v.band)} here"
+        )
+    return f"{now} faster, but the {level} % interval {interval} meets the +-{BAND:.0%} band of equality"
 
 
 def _no_data(v: Verdict) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arfloor.core import units
 from arfloor.core.cases import Result, Verdict
-from arfloor.core.verdict import DEFAULT_BACKEND, caveats, is_correct, ratio_span
+from arfloor.core.verdict import DEFAULT_BACKEND, caveats, doubt, is_correct, ratio_span
 from arfloor.report import phrases
 from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span, status_spans
 
@@ -63,8 +63,8 @@ def _answer(v: Verdict) -> str:
         return f"**Accept the floor:** {phrases.which(v.best)} is {rest}; little more is to be had.{notes}"
     if v.status == "gap":
         return f"**A gap remains:** nothing measured beats the default, and it is {rest}.{notes}"
-    if v.reason == "interval_meets_band" and now:
-        return f"**Undecided:** default / best is {ratio_span(now)}; measure more launches.{notes}"
+    if v.status == "undecided" and v.reason != "interval_meets_floor":
+        return f"**Undecided:** the best is {doubt(v)}; measure more launches.{notes}"
     return f"**{v.status.replace('_', ' ').capitalize()}.** {v.sentence}"
 
 

@@ -54,8 +54,8 @@ def _section(section: Section) -> RenderableType:
     floors = any(row.floor for row in section.rows)
     for name in ("size", "default us", "best us"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("which")
-    table.add_column("check", no_wrap=True)
+    table.add_column("which", min_width=13)
+    table.add_column("check", min_width=15)
     for name in ("attainable", "bound", "now", "left") if floors else ("now",):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)

@@ -133,6 +133,25 @@ def test_an_answer_against_the_medians_stays_open():
     assert judge((result(20), tuned(15)), floor_at(10), contradicts).status == "undecided"
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("interval_meets_band", "99 % interval [0.90, 3.00] meets the +-2% band"),
+        ("aa_spread", "by up to 1.05x"),
+    ],
+)
+def test_what_leaves_it_open_is_told_with_the_interval_that_decided(reason, told):
+    def wide(default, candidate):
+        ratio = compare_unpaired(default, candidate).ratio
+        return Comparison(
+            answer="undecided", ratio=ratio, pairing="round", reason=reason, decided_on=(0.9, 3.0), band=0.05
+        )
+
+    verdict = judge((result(20), tuned(15)), floor_at(10), wide)
+    assert (verdict.status, verdict.reason) == ("undecided", reason)
+    assert told in verdict.sentence
+
+
 def test_the_sentence_tells_how_the_two_were_compared_and_what_disturbed_them():
     def by_launch(default, candidate):
         ratio = compare_unpaired(default, candidate).ratio
