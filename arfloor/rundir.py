@@ -4,6 +4,7 @@
     results.jsonl         one `BlockRecord` a line: all results of one block in one launch
     samples-rank*.jsonl   one `Samples` a line
     primitives.jsonl      one `Primitive` a line
+    ran.jsonl             one `RanRecord` a line: what probe workers saw running, before anything was timed
     events.jsonl          what happened when, for people
     report.*              derived, may be deleted
 
@@ -27,6 +28,8 @@ from arfloor.core.cases import (
     BlockRecord,
     Manifest,
     Primitive,
+    Ran,
+    RanRecord,
     Result,
     Samples,
 )
@@ -164,6 +167,10 @@ class Writer:
         """Append link probes."""
         self._append("primitives.jsonl", primitives)
 
+    def ran(self, records: Iterable[RanRecord]) -> None:
+        """Append what probe workers saw running."""
+        self._append("ran.jsonl", records)
+
     def event(self, **fields: Any) -> None:
         """Append one line to events.jsonl, for people."""
         self._write("events.jsonl", json.dumps(fields, default=str) + "\n")
@@ -205,6 +212,11 @@ def drop_incomplete(path: str | os.PathLike[str], rank: int) -> None:
     kept = (to_json(s) + "\n" for s in samples if (s.case_id, s.launch) in complete)
     temporary.write_text("".join(kept))
     temporary.replace(file)
+
+
+def ran_by_case(path: str | os.PathLike[str]) -> dict[str, Ran]:
+    """What probe workers saw running, by case id; empty where none did."""
+    return {r.case_id: r.ran for r in _read_lines(Path(path) / "ran.jsonl", RanRecord, [])}
 
 
 def blocks_done(run: Run) -> frozenset[tuple[str, int]]:

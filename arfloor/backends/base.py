@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -93,4 +94,20 @@ class Backend(Protocol):
     def variants(self, machine: Machine) -> Sequence[Variant]: ...
     def prepare(self, case: Case, group: Group, slots: int) -> PreparedOp:
         """Set a case up collectively: every rank raises or none does."""
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A backend that can tell what really ran, from a log that its library writes.
+
+    Both methods are called only in probe workers, which time nothing.
+    """
+
+    def probe_environment(self, log: FilePath) -> dict[str, str]:
+        """Variables that make the library write its log to `log`; set before the library is used."""
+        ...
+
+    def probe(self, case: Case, group: Group) -> Ran | None:
+        """Run the case once, collectively, and say what ran; None when the log does not."""
         ...

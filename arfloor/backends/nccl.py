@@ -8,18 +8,24 @@ process: NCCL_P2P_DISABLE and NCCL_P2P_LEVEL are `settings`, each with processes
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from arfloor.backends.base import SUPPORTED, Group, PreparedOp, Support, Variant
-from arfloor.core.cases import Case, Machine, Path, Ran, Settings, record
+from arfloor.backends.slots import TorchSlots
+from arfloor.core import nccl_log
+from arfloor.core.cases import Case, Machine, Ran, Settings, record
+from arfloor.core.cases import Path as Way
+from arfloor.runtime import health
 
 P2P_OFF: Settings = (("NCCL_P2P_DISABLE", "1"),)
 P2P_ANYWHERE: Settings = (("NCCL_P2P_LEVEL", "SYS"),)
+
+SUBSYSTEMS = "INIT,ENV,GRAPH,COLL,TUNING,P2P,SHM,NET"
 
 ALGORITHMS = ("ring", "tree")
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -97,7 +103,7 @@ class Nccl:
         """Both paths; peer access beyond one switch as a setting of its own where it changes anything."""
         if machine.device_kind != "cuda":
             return ()
-        peer: list[tuple[Path, Settings]] = [("peer", ()), ("host", P2P_OFF)]
+        peer: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
         if not machine.facts.get("nvlink", False) and machine.facts.get("p2p", False):
             peer.append(("peer", P2P_ANYWHERE))
         return [
@@ -114,10 +120,31 @@ class Nccl:
 
     def prepare(self, case: Case, group: Group, slots: int) -> PreparedOp:
         """A communicator for the variant, made once a process, and `slots` tensors reduced in place."""
-        communicator = _communicator(case, group)
-        return _Op(case, communicator, slots)
+        return NcclOp(case, _communicator(case, group), slots)
+
+    def probe_environment(self, log: Path) -> dict[str, str]:
+        """See `arfloor.backends.base.Probing`."""
+        _LOG.file = log
+        return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, "NCCL_DEBUG_FILE": str(log)}
+
+    def probe(self, case: Case, group: Group) -> Ran | None:
+        """Reduce once and read rank 0's log: only the first rank of a communicator logs its choices."""
+        import torch
+
+        op = self.prepare(case, group, 1)
+        op.run(0)
+        torch.cuda.synchronize()
+        log = nccl_log.parse(_LOG.of(case.variant, case.path))
+        op.close()
+        found = nccl_log.ran(log, case.nbytes, link=health.link_of(group.world, case.path))
+        if found is not None:  # the version stands in the log of the first communicator only
+            found = replace(found, library=library())
+        mine = None if found is None else [getattr(found, name) for name in _RAN_FIELDS]
+        first = group.broadcast(mine)
+        return None if first is None else Ran(**dict(zip(_RAN_FIELDS, first, strict=True)))
 
 
+_RAN_FIELDS = ("algorithm", "protocol", "channels", "transport", "link", "library", "source", "predicted_us")
 _COMMUNICATORS: dict[tuple[str, tuple[tuple[int, ...], ...]], Any] = {}
 
 
@@ -174,53 +201,68 @@ def environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Op:
+class NcclOp(TorchSlots):
     """Slots of one arena, reduced in place."""
 
     def __init__(self, case: Case, communicator: Any, slots: int) -> None:
-        import torch
+        import torch.distributed as dist
 
-        self.slots = slots
+        super().__init__(case, slots, device="cuda")
+        self._reduce = dist.all_reduce
         self._communicator = communicator
-        dtype = getattr(torch, case.dtype)
-        self._tensors = list(torch.zeros(slots, case.numel, dtype=dtype, device="cuda").unbind(0))
-        self._dist = torch.distributed
-
-    def write(self, slot: int, values: np.ndarray) -> None:
-        import torch
-
-        self._tensors[slot].copy_(torch.from_numpy(np.ascontiguousarray(values)))
-
-    def poison(self, slot: int) -> None:
-        """In place: the output is the input."""
 
     def run(self, slot: int) -> None:
-        self._dist.all_reduce(self._tensors[slot], group=self._communicator)
-
-    def read(self, slot: int) -> np.ndarray:
-        values: np.ndarray = self._tensors[slot].double().cpu().numpy()
-        return values
+        """Enqueue one reduce on torch's current stream."""
+        self._reduce(self.inputs[slot], group=self._communicator)
 
     def ran(self) -> Ran:
-        """Library only: what really ran is read from the log of a probe worker."""
-        return Ran(library=f"NCCL {loaded_version()}", source="api")
-
-    def close(self) -> None:
-        self._tensors = []
+        """The library only: what really ran is read from the log of a probe worker."""
+        return Ran(library=library(), source="api")
 
 
-def loaded_version() -> str:
-    """Version of the NCCL library that torch loaded (not the one torch was built against)."""
-    import ctypes
+class _Log:
+    """The log of this process, read in slices: what was written since the last look."""
 
+    def __init__(self) -> None:
+        self.file: Path | None = None
+        self._seen = 0
+        self._made: dict[tuple[str, str], str] = {}
+
+    def since(self) -> str:
+        """Lines written since the last call; empty when there is no log."""
+        if self.file is None or not self.file.is_file():
+            return ""
+        with self.file.open(errors="replace") as stream:
+            stream.seek(self._seen)
+            text = stream.read()
+            self._seen = stream.tell()
+        return text
+
+    def of(self, variant: str, path: str) -> str:
+        """The log of making a variant's communicator, kept, followed by what is new."""
+        self._made[variant, path] = self._made.get((variant, path), "") + self.since()
+        return self._made[variant, path]
+
+
+_LOG = _Log()
+
+
+def library() -> str:
+    """`NCCL 2.28.9`, with the version torch was built against where that is another."""
     import torch
 
     built = ".".join(str(part) for part in torch.cuda.nccl.version())
+    loaded = loaded_version() or built
+    return f"NCCL {loaded}" if loaded == built else f"NCCL {loaded} (torch built against {built})"
+
+
+def loaded_version() -> str | None:
+    """Version of the NCCL library in this process; None where it is linked in or named otherwise."""
+    number = ctypes.c_int(0)
     try:
-        number = ctypes.c_int(0)
         if ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number)) != 0:
-            return built
-    except (OSError, AttributeError):  # linked into torch, or under another name
-        return built
+            return None
+    except (OSError, AttributeError):
+        return None
     major, rest = divmod(number.value, 10000)
     return f"{major}.{rest // 100}.{rest % 100}"

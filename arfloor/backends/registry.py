@@ -94,6 +94,7 @@ def offers(chosen: Sequence[Chosen], machine: Machine) -> list[Offer]:
             contender=v.contender,
             modes=tuple(v.modes),
             inplace=v.inplace,
+            probes=hasattr(c.instance, "probe"),
         )
         for c in chosen
         for v in c.instance.variants(machine)

@@ -134,7 +134,10 @@ class Check:
 
 @record
 class Ran:
-    """What really ran, and how that is known (`source`: log, api, self)."""
+    """What really ran, and how that is known (`source`: log, log table, api, self).
+
+    `predicted_us`: what the library itself expects of this choice, in us, where it says so.
+    """
 
     algorithm: str | None = None
     protocol: str | None = None
@@ -143,6 +146,15 @@ class Ran:
     link: str | None = None
     library: str | None = None
     source: str = "self"
+    predicted_us: float | None = None
+
+
+@record
+class RanRecord:
+    """What a probe worker saw running for one case: one line of `ran.jsonl`."""
+
+    case_id: str
+    ran: Ran
 
 
 @record

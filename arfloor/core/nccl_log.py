@@ -312,6 +312,7 @@ def ran(log: NcclLog, nbytes: int, *, link: str | None = None, collective: str =
             link=link,
             library=library,
             source="log",
+            predicted_us=c.predicted_us or _prediction(log, c.algorithm, c.protocol, nbytes, collective),
         )
     picked = log.tables[-1].pick(nbytes, collective) if log.tables else None
     if picked is None or not any(c.nbytes == nbytes and c.collective == collective for c in log.calls):
@@ -323,4 +324,9 @@ def ran(log: NcclLog, nbytes: int, *, link: str | None = None, collective: str =
         link=link,
         library=library,
         source="log table",
+        predicted_us=picked[2],
     )
+
+
+def _prediction(log: NcclLog, algorithm: str, protocol: str, nbytes: int, collective: str) -> float | None:
+    return log.tables[-1].predict_us(algorithm, protocol, nbytes, collective) if log.tables else None

@@ -23,6 +23,11 @@ PRIMITIVES_S = 7.0
 # seconds per case and MiB for preparing and verifying it, a rough figure used for time estimates alone
 VERIFY_S_PER_MIB = 0.15
 
+# seconds of a case in a probe launch
+PROBE_S = 0.01
+# `LaunchPlan.launch` of probes, which belong to no timed launch
+PROBE_LAUNCH = -1
+
 
 @record
 class Offer:
@@ -38,6 +43,7 @@ class Offer:
     inplace: bool = True
     reason: str | None = None
     detail: str = ""
+    probes: bool = False
 
 
 @record
@@ -53,7 +59,8 @@ class BlockPlan:
 class LaunchPlan:
     """One start of a set of workers. `index` is its place in the run, `launch` pairs it with others.
 
-    `timed_s` is the time budget of one case in this launch.
+    `timed_s` is the time budget of one case in this launch. A `probe` times nothing: its workers run
+    every case once, with the library's log on, to see what runs.
     """
 
     index: int
@@ -62,6 +69,7 @@ class LaunchPlan:
     blocks: tuple[BlockPlan, ...]
     timed_s: float
     primitives: bool = False
+    probe: bool = False
 
     @property
     def launcher(self) -> str:
@@ -79,7 +87,7 @@ class RunPlan:
     @property
     def blocks(self) -> int:
         """Blocks times launches: the units of progress."""
-        return sum(len(launch.blocks) for launch in self.launches)
+        return sum(len(launch.blocks) for launch in self.launches if not launch.probe)
 
 
 Supports = Callable[[Case], tuple[str, str] | None]  # None, or the reason code and a sentence
@@ -123,7 +131,7 @@ def make_plan(recipe: Recipe, machine: Machine, offers: Sequence[Offer], support
         settings: tuple(_block(settings, cases, decided) for _, cases in sorted(rows.items()))
         for settings, rows in built.items()
     }
-    return _ordered(recipe, blocks)
+    return _ordered(recipe, blocks, frozenset(o.backend for o in wanted if o.probes))
 
 
 def _cases(offer: Offer, recipe: Recipe, machine: Machine) -> Iterable[Case]:
@@ -186,10 +194,35 @@ def _block(settings: Settings, cases: Sequence[Case], decided: dict[str, Result]
     )
 
 
-def _ordered(recipe: Recipe, blocks: dict[Settings, tuple[BlockPlan, ...]]) -> RunPlan:
+def _probes(blocks: dict[Settings, tuple[BlockPlan, ...]], probing: frozenset[str]) -> list[LaunchPlan]:
+    """Launches that see what runs, one a settings tuple, over all cases of backends that can tell."""
+    launches: list[LaunchPlan] = []
+    for settings, rows in blocks.items():
+        kept = []
+        for row in rows:
+            cases = tuple(c for c in row.cases if c.backend in probing)
+            if cases:
+                kept.append(replace(row, cases=cases, decided=()))
+        if kept:
+            launches.append(
+                LaunchPlan(
+                    index=len(launches),
+                    launch=PROBE_LAUNCH,
+                    settings=settings,
+                    blocks=tuple(kept),
+                    timed_s=0.0,
+                    probe=True,
+                )
+            )
+    return launches
+
+
+def _ordered(
+    recipe: Recipe, blocks: dict[Settings, tuple[BlockPlan, ...]], probing: frozenset[str]
+) -> RunPlan:
     runnable = sum(len(b.cases) for rows in blocks.values() for b in rows) * recipe.launches
     timed_s = recipe.budget_s / max(1, runnable)
-    launches: list[LaunchPlan] = []
+    launches = _probes(blocks, probing)
     probed: set[str] = set()
     for launch in range(recipe.launches):
         order = list(blocks) if launch % 2 == 0 else list(reversed(blocks))
@@ -210,7 +243,9 @@ def _estimate(launches: Sequence[LaunchPlan]) -> float:
     seconds = 0.0
     for launch in launches:
         cases = [case for row in launch.blocks for case in row.cases]
-        if cases:
+        if launch.probe:
+            seconds += STARTUP_S[launch.launcher] + len(cases) * PROBE_S
+        elif cases:
             seconds += STARTUP_S[launch.launcher] + len(cases) * launch.timed_s
             seconds += sum(case.nbytes / 2**20 for case in cases) * VERIFY_S_PER_MIB
             seconds += PRIMITIVES_S if launch.primitives else 0.0
@@ -226,6 +261,8 @@ def without_done(plan: RunPlan, done: frozenset[tuple[str, int]]) -> RunPlan:
             # link probes come before the first block of their launch
             probed = launch.primitives and len(rows) == len(launch.blocks)
             launches.append(replace(launch, blocks=rows, primitives=probed))
+    timed = {launch.settings for launch in launches if not launch.probe}
+    launches = [launch for launch in launches if launch.settings in timed]
     return RunPlan(launches=tuple(launches), estimate_s=_estimate(launches))
 
 
@@ -235,12 +272,16 @@ def describe(plan: RunPlan) -> list[str]:
     for launch in plan.launches:
         shown = " ".join(f"{k}={v}" for k, v in launch.settings) or "no settings"
         cases = sum(len(row.cases) for row in launch.blocks)
+        if launch.probe:
+            lines.append(f"launch {launch.index}: {shown}: see what runs in {cases} cases")
+            continue
         lines.append(
             f"launch {launch.index} (round {launch.launch}): {shown}: {len(launch.blocks)} blocks, "
             f"{cases} cases, {launch.timed_s:.2f} s of timing each"
             + (", link probes first" if launch.primitives else "")
         )
-    first = [launch for launch in plan.launches if launch.launch == plan.launches[0].launch]
+    timed = [launch for launch in plan.launches if not launch.probe]
+    first = [launch for launch in timed if launch.launch == timed[0].launch]
     for launch in first:
         for row in launch.blocks:
             names = [f"{c.label}/{c.mode}" for c in row.cases]

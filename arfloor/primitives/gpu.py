@@ -25,6 +25,7 @@ from typing import Any
 
 from arfloor.core.cases import Path, Primitive, record
 from arfloor.core.statistics import median_estimate
+from arfloor.runtime import health
 from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
 from arfloor.runtime.jit import Function, checked, compile_cubin, device_arch, read_sources
 from arfloor.runtime.slabs import Slab, SlabError, slab
@@ -286,19 +287,10 @@ def measure(
                 continue
             if not any(p.kind == "launch" for p in found):
                 found += _launches(bench, probe.barrier)
-            link = link_of(bench, path)
+            link = health.link_of(bench.group.world, path)
             found += _flags(probe, link)
             found += _rates(probe, link, lambda i=index: in_time((i + 1) / len(paths)))
     return found
-
-
-def link_of(bench: Any, path: Path) -> str:
-    """`nvlink` or `pcie`: what carries a path here."""
-    if path == "host":
-        return "pcie"
-    from arfloor.runtime.health import nvlink_between_all
-
-    return "nvlink" if nvlink_between_all(bench.group.world) else "pcie"
 
 
 @contextlib.contextmanager

@@ -25,6 +25,10 @@ class Failure:
 _POISONED = {
     "illegal memory access": "illegal_address",
     "illegal_address": "illegal_address",
+    "illegaladdress": "illegal_address",
+    "misalignedaddress": "illegal_address",
+    "cudaerrorlaunchfailure": "device_error",
+    "illegalinstruction": "device_error",
     "misaligned address": "illegal_address",
     "unspecified launch failure": "device_error",
     "device-side assert": "device_error",

@@ -113,11 +113,12 @@ def _handle(ordinal: int) -> Any | None:
     if nvml is None:
         return None
     try:
-        from cuda.bindings import runtime
+        from cuda.bindings import driver
 
         from arfloor.runtime.jit import checked
 
-        raw = checked(runtime.cudaDeviceGetPCIBusId(32, ordinal))
+        checked(driver.cuInit(0))  # of the driver alone: asking must not make a context
+        raw = checked(driver.cuDeviceGetPCIBusId(32, checked(driver.cuDeviceGet(ordinal))))
         bus = (raw if isinstance(raw, bytes) else str(raw).encode()).split(b"\0")[0]
         return nvml.nvmlDeviceGetHandleByPciBusId(bus)
     except Exception:  # noqa: BLE001 - whatever is missing, there is no handle
@@ -177,6 +178,15 @@ def link_bytes(ordinal: int) -> LinkBytes:
     )
 
 
+def driver_version() -> str | None:
+    """The driver's version, or None."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    found = _read(nvml.nvmlSystemGetDriverVersion)
+    return found.decode() if isinstance(found, bytes) else found
+
+
 def nvlink_between_all(world: int) -> bool:
     """Whether every pair of the first `world` visible devices is joined by NVLink, as NVML says."""
     nvml = _nvml()
@@ -193,6 +203,11 @@ def nvlink_between_all(world: int) -> bool:
             if status != 0:
                 return False
     return True
+
+
+def link_of(world: int, path: str) -> str:
+    """`nvlink` or `pcie`: what carries a path between the first `world` devices."""
+    return "nvlink" if path == "peer" and nvlink_between_all(world) else "pcie"
 
 
 def close() -> None:

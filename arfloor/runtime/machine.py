@@ -11,7 +11,7 @@ import platform
 import shutil
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Facts:
     cores: int
     free_memory: int
     free_shm: int
+    gpu: dict[str, Any] = field(default_factory=dict)
 
 
 def versions() -> dict[str, str]:
@@ -59,15 +60,25 @@ def versions() -> dict[str, str]:
 
 def facts() -> Facts:
     """Look around. Touches no GPU: the count comes from the driver's management library."""
+    gpus = _gpus()
     return Facts(
         versions=versions(),
         host=_boot_id(),
-        gpus=_gpus(),
+        gpus=gpus,
         cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)),
         free_memory=_free_memory(),
         free_shm=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0,
+        gpu=_gpu(gpus),
     )
+
+
+def _gpu(gpus: int) -> dict[str, Any]:
+    if not gpus:
+        return {}
+    from arfloor.runtime.gpu_query import gpu_facts
+
+    return gpu_facts(min(gpus, int(os.environ.get("WORLD_SIZE", gpus))))
 
 
 def private_names() -> list[str]:
@@ -164,6 +175,8 @@ def check_memory(
 
 def machine(kind: str, world: int, mine: Facts) -> Machine:
     """The facts that backends decide from, equal on all ranks."""
+    if kind == "cuda":
+        return _gpu_machine(world, mine)
     return Machine(
         world=world,
         device_kind=kind,  # type: ignore[arg-type]
@@ -176,3 +189,37 @@ def machine(kind: str, world: int, mine: Facts) -> Machine:
             "multicast_forbidden": True,
         },
     )
+
+
+def _gpu_machine(world: int, mine: Facts) -> Machine:
+    gpu = dict(mine.gpu)
+    if not gpu:
+        raise BadInput(
+            "devices: the GPUs' driver could not be asked (is cuda-bindings installed?); "
+            "pip install 'arfloor[cuda]'"
+        )
+    major, minor = gpu["capability"]
+    versions = {**mine.versions, "driver": gpu["driver"]} if gpu["driver"] else dict(mine.versions)
+    return Machine(
+        world=world,
+        device_kind="cuda",
+        device_name=gpu["name"],
+        compute_capability=(major, minor),
+        multiprocessors=gpu["multiprocessors"],
+        versions=versions,
+        facts={
+            "cores": mine.cores,
+            "cpu": mine.cpu,
+            "p2p": gpu["p2p"],
+            "peer_atomics": gpu["peer_atomics"],
+            "nvlink": gpu["nvlink"],
+            "nccl": any(name.startswith("nvidia-nccl") for name in mine.versions) or _torch_has_nccl(),
+            "multicast_forbidden": True,
+        },
+    )
+
+
+def _torch_has_nccl() -> bool:
+    import torch
+
+    return bool(torch.distributed.is_available() and torch.distributed.is_nccl_available())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from arfloor.core.cases import BlockRecord, Case, Check, Result, Samples
+from arfloor.core.cases import BlockRecord, Case, Check, Ran, Result, Samples
 from arfloor.core.plan import BlockPlan
 from arfloor.core.statistics import latency
 from arfloor.runtime import stopping, verify
@@ -36,6 +36,8 @@ class Bench:
     timed_s: float
     interval: float
     timeout_s: float
+    # what probe workers saw running, by case id
+    ran: dict[str, Ran] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -215,7 +217,7 @@ def _result(bench: Bench, row: BlockPlan, live: Live) -> Result:
         status="ok",
         latency=latency(slowest),
         check=live.check,
-        ran=live.op.ran(),
+        ran=bench.ran.get(live.case.id) or live.op.ran(),
         marks=live.timer.marks if live.timer is not None else (),
         stop=live.stop,
         block_id=row.block.id,

@@ -232,7 +232,9 @@ def _next_launch(state: State, now: float) -> Step:
     while launches:
         launch = launches[0]
         idle = [row for row in launch.blocks if not row.cases]
-        actions += [Write(record=_decided(row, launch)) for row in idle if state.rank == 0]
+        actions += [
+            Write(record=_decided(row, launch)) for row in idle if state.rank == 0 and not launch.probe
+        ]
         rows = tuple(row for row in launch.blocks if row.cases)
         if rows:
             launches[0] = replace(launch, blocks=rows)
@@ -380,6 +382,12 @@ def _conclude(state: State, now: float) -> Step:
         return stopped, (Note(text=text), Finish(interrupted=True))
     if all(o.kind == "done" for o in outcomes):
         return _next_launch(replace(state, launches=state.launches[1:]), now)
+    if state.current.probe:  # costs the knowledge of what ran, no measurement: on to the next
+        cause = _culprit(outcomes)
+        text = f"probe of what runs: {cause.reason or cause.kind} (rank {cause.rank}: {cause.detail})"
+        state = replace(state, launches=state.launches[1:], failures=(*state.failures, text))
+        state, more = _next_launch(state, now)
+        return state, (Note(text=text), *more)
     done = next(o.done for o in outcomes if o.rank == 0)  # rank 0's worker writes the records
     return _retry(_drop_done(state, done), now, _culprit(outcomes))
 

@@ -12,10 +12,14 @@ A rank's sample is one value a replay; `arfloor.core.statistics` takes the maxim
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
+from arfloor.runtime import health
 from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.jit import checked
 from arfloor.runtime.slabs import SlabError
@@ -91,6 +95,14 @@ def current_stream() -> int:
     return int(torch.cuda.current_stream().cuda_stream)
 
 
+@lru_cache(maxsize=1)
+def capture_stream() -> Any:
+    """The side stream that graphs are captured on: the default stream cannot be captured."""
+    import torch
+
+    return torch.cuda.Stream()
+
+
 def captured_nodes(stream: int) -> int:
     """Number of nodes that the capture under way on `stream` holds so far."""
     from cuda.bindings import runtime
@@ -139,10 +151,19 @@ class Chain:
         import torch
 
         graph = torch.cuda.CUDAGraph()
-        # thread-local: NCCL's and torch's watchdog threads may call CUDA meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._enqueue(captured=True)
-            nodes = captured_nodes(current_stream())
+        torch.cuda.synchronize()
+        # not torch.cuda.graph(), which collects Python's garbage at every capture
+        with torch.cuda.stream(capture_stream()):
+            # thread-local: NCCL's and torch's watchdog threads may call CUDA meanwhile
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self._enqueue(captured=True)
+                nodes = captured_nodes(current_stream())
+            except BaseException:
+                with contextlib.suppress(Exception):  # the first error says more than the broken capture
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         if nodes < self._least_nodes:  # the barrier, two events, and at least a node an operation
             raise TimingError(
                 f"the captured graph holds {nodes} nodes for {self._count} operations: "
@@ -183,17 +204,32 @@ def barrier_for(bench: Any, path: str) -> DeviceBarrier:
     return _BARRIERS[key]
 
 
+# A graph is captured anew before every so many rounds: what one capture happens to get (places of
+# kernels and of their arguments) is sampled like any other noise, not taken for the case's own.
+ROUNDS_A_CAPTURE = 2
+# seconds between two looks at the GPU's clocks
+_LOOK_S = 0.25
+
+
 class _Gpu:
     """What the three modes share; see `arfloor.runtime.timing.Timer`. `before` runs before every replay."""
 
     slots = 4
-    marks: tuple[str, ...] = ()
 
     def __init__(self, op: Op, case: Any, bench: Any) -> None:
         self._op = op
         self._barrier = barrier_for(bench, case.path)
+        self._ordinal = int(bench.device.partition(":")[2])
         self._chains: tuple[Chain, Chain] | None = None
+        self._rounds = 0
+        self._readings: list[health.Reading] = []
+        self._looked = 0.0
         self.before: Callable[[], None] | None = None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What disturbed the GPU while this case was timed, in words."""
+        return health.marks_of(self._readings)
 
     def _build(self) -> tuple[Chain, Chain]:
         raise NotImplementedError
@@ -209,21 +245,36 @@ class _Gpu:
         for slot in range(self._op.slots):
             self._op.run(slot)
         torch.cuda.synchronize()
-        self._chains = self._build()
-        return statistics.median(self.measure(3))
+        estimate = statistics.median(self.measure(3))
+        self._readings, self._looked = [], 0.0
+        return estimate
 
     def measure(self, replays: int) -> tuple[float, ...]:
         """`replays` samples in us an operation. Raises BarrierTimeout when a rank did not come."""
-        assert self._chains is not None, "warm_up comes first"
+        if self._chains is None or self._rounds % ROUNDS_A_CAPTURE == 0:
+            self.close()
+            self._chains = self._build()
+            self._replay(self._chains, ([], []))  # the first replay uploads the graph
+        self._rounds += 1
         measured: list[float] = []
         base: list[float] = []
         for _ in range(replays):  # alternating: drift meets both alike
-            for chain, times in zip(self._chains, (measured, base), strict=True):
-                if self.before is not None:
-                    self.before()
-                times.append(chain.replay_us())
+            self._replay(self._chains, (measured, base))
         self._barrier.check()
+        self._look()
         return self._reduce(measured, base)
+
+    def _replay(self, chains: tuple[Chain, Chain], times: tuple[list[float], list[float]]) -> None:
+        for chain, into in zip(chains, times, strict=True):
+            if self.before is not None:
+                self.before()
+            into.append(chain.replay_us())
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            self._looked = now
+            self._readings.append(health.read(self._ordinal))
 
     def close(self) -> None:
         """Drop graphs and events; the barrier stays for the next case."""

@@ -20,6 +20,7 @@ from arfloor.core.plan import BlockPlan, LaunchPlan
 from arfloor.runtime.agree import FATAL_EXIT, one_line, together
 from arfloor.runtime.group import MpiGroup, TorchGroup
 from arfloor.runtime.measure import Bench, measure_block
+from arfloor.runtime.probe import see_what_runs
 from arfloor.runtime.progress import Progress, progress_file
 from arfloor.runtime.timing import StartLine
 
@@ -121,6 +122,11 @@ def _run(plan: WorkPlan, rank: int, progress: Progress, mpi: bool) -> None:
         timeout_s=plan.timeout_s,
     )
     writer = rundir.Writer(plan.root)
+    if plan.launch.probe:
+        see_what_runs(bench, writer, plan.launch.blocks, work / f"probe-{plan.launch.index}-{rank}")
+        group.close()
+        return
+    bench.ran = rundir.ran_by_case(plan.root)
     if plan.launch.primitives and plan.primitives:
         _primitives(plan, bench, writer)
     for row in plan.launch.blocks:
