@@ -77,7 +77,7 @@ def fit(
         misfit=_believed(data, begins, scatter, excess),
         loo_error=error,
         loo_worst=worst,
-        unidentified=_unidentified(segments),
+        unidentified=_unidentified(segments) + (() if knots else _doubtful_knots(data, begins)),
         low=Line(alpha_us=alpha, beta_us_per_byte=beta, quantile=quantile),
         criteria=criteria,
     )
@@ -124,15 +124,34 @@ def _choose(data: _Data, most: int) -> tuple[tuple[int, ...], Criteria]:
     n = len(data.us)
     tried, criteria = partition(data.nbytes, data.us, data.sd, most, LEAST), []
     for begins in tried:
-        lines = _lines(data, begins)
-        z = np.log(data.us / _evaluate(data, begins, lines)) / data.sd
-        loss = -2 * log_likelihood(z, np.log(data.sd), FLOOR / float(np.max(data.sd)))
+        loss = _deviance(data, begins)
         k = 2 * len(begins) + KNOT * (len(begins) - 1) + 1
         aicc = loss + 2 * k + 2 * k * (k + 1) / (n - k - 1) if n - k - 1 > 0 else None
         criteria.append((len(begins), aicc, loss + k * float(np.log(n))))
     by_aicc = int(np.argmin([np.inf if aicc is None else aicc for _, aicc, _ in criteria]))
     by_bic = int(np.argmin([bic for _, _, bic in criteria]))
     return tried[min(by_aicc, by_bic)], tuple(criteria)
+
+
+def _deviance(data: _Data, begins: Sequence[int]) -> float:
+    z = np.log(data.us / _evaluate(data, begins, _lines(data, begins))) / data.sd
+    return -2 * log_likelihood(z, np.log(data.sd), FLOOR / float(np.max(data.sd)))
+
+
+def _doubtful_knots(data: _Data, begins: tuple[int, ...]) -> tuple[str, ...]:
+    """Knots that could as well lie one size away: the deviance rises by less than 3.84 (95 % of chi^2)."""
+    found, best = [], _deviance(data, begins)
+    for nth, knot in enumerate(begins[1:], start=1):
+        near = [knot]
+        for moved in (knot - 1, knot + 1):
+            other = (*begins[:nth], moved, *begins[nth + 1 :])
+            lengths = np.diff([*other, len(data.us)])
+            if lengths.min() >= 2 and _deviance(data, other) < best + 3.84:
+                near.append(moved)
+        if len(near) > 1:
+            lo, hi = int(data.nbytes[min(near)]), int(data.nbytes[max(near)])
+            found.append(f"where segment {nth + 1} begins: anywhere from {lo} to {hi} B fits as well")
+    return tuple(found)
 
 
 def _masks(n: int, begins: Sequence[int]) -> Bools:

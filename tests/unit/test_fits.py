@@ -97,6 +97,19 @@ def test_what_is_not_identifiable_is_named():
     assert any("alpha" in sentence for sentence in steep.unidentified)
 
 
+def test_a_knot_that_could_lie_elsewhere_is_named_and_a_sharp_one_is_not():
+    def switching(after):
+        return [9 + s / 8e3 if s < 60_000 else after + s / 8e3 for s in SIZES]
+
+    # one pair of lines meets at a measured size, which may belong to either; the other jumps
+    meet = SIZES[12]
+    meeting = [min(9 + s / 2e3, 9 + meet / 2e3 + (s - meet) / 12e3) for s in SIZES]
+    blurred = fit(points(noisy(meeting, 0.02, 1), relative=0.02))
+    sharp = fit(points(noisy(switching(14), 0.003), relative=0.003))
+    assert any("begins" in sentence for sentence in blurred.unidentified)
+    assert not any("begins" in sentence for sentence in sharp.unidentified)
+
+
 def test_prediction_outside_the_range_says_so():
     found = fit(points(noisy([7.0 + s / 12e3 for s in SIZES], 0.01), relative=0.01))
     inside, outside = found.predict(SIZES[-1]), found.predict(SIZES[-1] * 16)
