@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
 
-_Texts = Annotated[list[str] | None, Parameter(consume_multiple=False)]
+_Texts = Annotated[list[str] | None, Parameter(consume_multiple=False, negative=())]
 
 
 def command(

@@ -436,3 +436,14 @@ def test_verdicts(latencies):
     assert decide(free_of(low, 1), [switch], 0.07).decision == "undecided"
     faster_rest = run_scenario(low, 1, parse("rest:2", low))[0]
     assert decide(free_of(low, 1), [faster_rest], 0.02).decision == "undecided"
+
+
+def test_a_switch_is_named_in_full_or_by_how_only_it_begins(latencies):
+    situation = served(latencies, "DeepSeek-V4-Flash", "64:509")
+    named = replace(situation.alternatives[0], backend="kernel line64 [NCCL_P2P_DISABLE=1]")
+    other = replace(named, backend="kernel flag")
+    situation = replace(situation, alternatives=(named, other))
+    assert situation.alternative("kernel line") is named
+    assert parse("switch:kernel line64 [NCCL_P2P_DISABLE=1],fuse", situation)[0].to is named
+    with pytest.raises(MissingInput, match="more than one"):
+        situation.alternative("kernel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from arfloor.core.cases import record
+from arfloor.core.cases import Estimate, record
 from arfloor.core.whatif.free import ReducesFree
 from arfloor.core.whatif.intervention import Intervention
 from arfloor.core.whatif.partition import Partition, partition
@@ -80,7 +80,7 @@ class Analysis:
 
 class _Units(dict[str, str]):
     def __missing__(self, key: str) -> str:
-        return {"tok_s": "tok/s", "gain": "of today", "us": "us a token"}[key.split()[0]]
+        return {"tok_s": "tok/s", "ratio": "x", "us": "us a token"}[key.split()[0]]
 
 
 def run_scenario(
@@ -99,12 +99,12 @@ def run_scenario(
             step = intervention.apply(step, draw)
             after = step.token_us(draw)
             outputs[f"tok_s {i}"] = step.tok_s(draw)
-            outputs[f"gain {i}"] = step.tok_s(draw) / today - 1
+            outputs[f"ratio {i}"] = step.tok_s(draw) / today
             outputs[f"us {i}"] = before - after
         return outputs
 
     count = len(interventions)
-    positive = [f"tok_s {i}" for i in range(count + 1)]
+    positive = [f"{name} {i}" for i in range(count + 1) for name in ("tok_s", "ratio")]
     answers, inputs = propagate(compute, units=_Units(), positive=positive)
     stages = _stages(situation, sequences, interventions, answers)
     only = all(isinstance(i, Switch) and not i.is_floor for i in interventions)
@@ -126,7 +126,7 @@ def _stages(
             Stage(
                 label=intervention.label,
                 tok_s=answers[f"tok_s {i}"],
-                gain=answers[f"gain {i}"],
+                gain=_gain(answers[f"ratio {i}"]),
                 saved_us=answers[f"us {i}"],
                 reduces_per_token=step.reduces_per_token,
                 nbytes_per_token=step.nbytes_per_token,
@@ -136,6 +136,13 @@ def _stages(
             )
         )
     return tuple(stages)
+
+
+def _gain(ratio: Answer) -> Answer:
+    """A ratio of tok/s as a gain; what each input adds to its width stays the same."""
+    e = ratio.estimate
+    less_one = Estimate(value=e.value - 1, lo=e.lo - 1, hi=e.hi - 1, n=e.n, unit="of today")
+    return Answer(name="gain", estimate=less_one, budget=ratio.budget)
 
 
 def _share(step: Step, draw: Draw) -> float:

@@ -13,6 +13,18 @@ from arfloor.core.cases import record
 from arfloor.core.whatif.step import Situation, Step, observe
 from arfloor.core.whatif.uncertainty import Answer, Draw, Input, propagate
 
+LAUNCH = "launch"
+BOUND = "bound (wire + one flag)"
+PROTOCOL = "protocol above the bound"
+TRANSPORT = "transport (standalone latency)"
+WAITING = "waiting for other ranks"
+UNEXPLAINED = "unexplained (waiting? other traffic?)"
+REST = "the rest of the step"
+# what is left over after the others can be negative, where a standalone latency exceeds the in-situ one
+_POSITIVE = tuple(
+    f"{kind} {name}" for kind in ("us", "share") for name in (LAUNCH, BOUND, TRANSPORT, WAITING, REST)
+)
+
 
 @record
 class Part:
@@ -40,18 +52,11 @@ class Partition:
         return tuple(p for p in self.parts if p.name != REST)
 
 
-LAUNCH = "launch"
-BOUND = "bound (wire + one flag)"
-PROTOCOL = "protocol above the bound"
-TRANSPORT = "transport (standalone latency)"
-WAITING = "waiting for other ranks"
-UNEXPLAINED = "unexplained (waiting? other traffic?)"
-REST = "the rest of the step"
-
-
 def partition(situation: Situation, sequences: int) -> Partition:
     """Partition of the step at one concurrency. Raises MissingInput as `observe` does."""
-    answers, _ = propagate(lambda draw: _outputs(situation, sequences, draw), units=_Units())
+    answers, _ = propagate(
+        lambda draw: _outputs(situation, sequences, draw), units=_Units(), positive=_POSITIVE
+    )
     names = [name.removeprefix("us ") for name in answers if name.startswith("us ")]
     parts = tuple(
         Part(

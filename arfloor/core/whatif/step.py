@@ -63,17 +63,18 @@ class Situation:
         return tuple(sorted(b for b, _ in self.steps))
 
     def alternative(self, backend: str) -> LatencyCurve:
-        """The curve of `backend`. Raises MissingInput naming the ones there are."""
+        """The curve of `backend`, or the only one whose name begins so. Raises MissingInput naming the ones
+        there are."""
         known = [self.curve, *self.alternatives]
         if self.attainable is not None:
             known.append(self.attainable)
-        for curve in known:
-            if curve.backend == backend:
-                return curve
-        have = ", ".join(c.backend for c in known)
-        raise MissingInput(
-            f"A(S) of {backend!r}: the latencies given are of {have}; measure it, or name one of them"
-        )
+        exact = [c for c in known if c.backend == backend]
+        begins = exact or [c for c in known if c.backend.startswith(backend)]
+        if len(begins) == 1:
+            return begins[0]
+        have = ", ".join(c.backend for c in begins or known)
+        found = "more than one begins so" if begins else "no such"
+        raise MissingInput(f"A(S) of {backend!r}: {found}; name one of: {have}")
 
     def step_input(self, sequences: int) -> Input:
         """The length of a step at this concurrency. Raises MissingInput when it was not given."""

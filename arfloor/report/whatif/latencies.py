@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from arfloor.core.rig import Rig
 
 _MODES = ("graph", "eager", "isolated")
+_DTYPES = ("bfloat16", "float16", "float32")
 PREDICTED_SIZES = tuple(1024 << i for i in range(13))
 """1 KiB to 4 MiB: where a box's description is evaluated."""
 
@@ -81,7 +82,8 @@ def from_topology(name: str, tp: int, way: Way | None = None) -> Latencies:
 
 
 def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
-    """Latencies of a run at `tp` ranks: one path, the mode nearest to decode (graph before eager).
+    """Latencies of a run at `tp` ranks: one path, the mode and dtype nearest to decode (graph before
+    eager, bfloat16 first), one group of ranks at a time.
 
     Raises MissingInput when it has none, or several paths and none is chosen."""
     label = f"{run.manifest.run_id} ({run.manifest.origin})"
@@ -130,8 +132,11 @@ def _choose(results: Sequence[Result], label: str, tp: int, way: Way | None) -> 
     if way is not None and way not in paths:
         raise MissingInput(f"--path {way}: {label} has {', '.join(paths)} at {tp} ranks")
     on_path = [r for r in usable if r.case.path == (way or paths[0])]
-    mode = next(m for m in _MODES if any(r.case.mode == m for r in on_path))
-    return [r for r in on_path if r.case.mode == mode]
+    alone = [r for r in on_path if len(r.case.groups) <= 1] or on_path
+    mode = next(m for m in _MODES if any(r.case.mode == m for r in alone))
+    in_mode = [r for r in alone if r.case.mode == mode]
+    dtype = next(d for d in _DTYPES if any(r.case.dtype == d for r in in_mode))
+    return [r for r in in_mode if r.case.dtype == dtype]
 
 
 def _curves(results: Sequence[Result]) -> tuple[TableCurve, ...]:

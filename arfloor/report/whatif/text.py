@@ -99,13 +99,18 @@ def _changes(answer: Whatif) -> list[str]:
 
 def _stage(stage: Stage, *, plus: bool) -> tuple[str, ...]:
     return (
-        ("+ " if plus else "") + stage.label,
+        _short(("+ " if plus else "") + stage.label),
         units.number(stage.tok_s.estimate.value),
         gain(stage.gain),
         f"{stage.reduces_per_token:.4g}",
         f"{stage.nbytes_per_token / 1024:.4g}",
         stage.loses_when,
     )
+
+
+def _short(label: str, most: int = 46) -> str:
+    """A label with many settings, cut for the table; JSON has all of it."""
+    return label if len(label) <= most else label[: most - 3] + "..."
 
 
 def gain(answer: Answer) -> str:
