@@ -26,8 +26,9 @@ REDUCE_SIZES = (4096, 65536, 1048576, 4194304)
 LOW_QUANTILE = 0.1
 PING_BYTES = 4
 # messages in a burst: enough to hide one latency, no more than a socket buffers with ease
-_BURST_BYTES, _BURST = 1 << 20, (4, 32)
-_REPEATS = (12, 200)
+_BURST_BYTES, _BURST = 1 << 20, (4, 16)
+# on a machine busy with other things every message may cost a time slice: a few repetitions must do
+_REPEATS = (5, 200)
 
 
 class Link(Protocol):
@@ -146,7 +147,7 @@ class Probe:
                 link.receive(buffer, first)
                 link.send(buffer, first)
 
-        taken = self._timed(once, least=200, most=2000)[first]
+        taken = self._timed(once, most=2000)[first]
         return self._primitive(
             "pingpong", pair, PING_BYTES, "one_way", low_quantile([t / 2 for t in taken], LOW_QUANTILE)
         )
@@ -225,17 +226,16 @@ class Probe:
 
         return self._timed(once)
 
-    def _timed(
-        self, once: Callable[[], None], *, least: int = _REPEATS[0], most: int = _REPEATS[1]
-    ) -> list[list[float]]:
-        """us of each repetition on each rank. Rank 0 sets the count from a first few, for all."""
+    def _timed(self, once: Callable[[], None], *, most: int = _REPEATS[1]) -> list[list[float]]:
+        """us of each repetition on each rank. Rank 0 sets the count from a first two, for all."""
         clock = time.perf_counter_ns
         self._group.barrier()
+        once()
         begin = clock()
-        for _ in range(3):
-            once()
-        each_s = (clock() - begin) / 3e9
-        count = self._group.broadcast(int(min(most, max(least, self._share_s / max(each_s, 1e-7)))))
+        once()
+        each_s = (clock() - begin) / 1e9
+        fitting = int(self._share_s / max(each_s, 1e-7))
+        count = self._group.broadcast(min(most, max(_REPEATS[0], fitting)))
         taken = []
         for _ in range(count):
             self._bench.start.wait()
