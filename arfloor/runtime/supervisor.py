@@ -27,6 +27,7 @@ ERROR_GRACE_S = 5.0
 # a rank that publishes nothing for so long after the others ended is lost
 AGREE_S = 60.0
 STRIKES = 2
+SIGABRT = 6
 
 # fatal: the worker said that its device is unusable; broken: it gave up over an error outside any agreed step
 OutcomeKind = Literal["done", "fatal", "died", "broken", "hung", "peer", "interrupted", "lost"]
@@ -34,7 +35,12 @@ OutcomeKind = Literal["done", "fatal", "died", "broken", "hung", "peer", "interr
 
 @record
 class Outcome:
-    """How one rank's part of one attempt ended. `done` lists the blocks it saw completed."""
+    """How one rank's part of one attempt ended. `done` lists the blocks it saw completed.
+
+    aborted: the process ended itself by SIGABRT, as libraries do when a peer vanishes. error: code and
+    message of what the step in flight raised, raised_at when. Times are of the host's one monotonic
+    clock, so those of different ranks compare.
+    """
 
     rank: int
     kind: OutcomeKind
@@ -43,6 +49,10 @@ class Outcome:
     reason: str | None = None
     detail: str = ""
     done: tuple[str, ...] = ()
+    aborted: bool = False
+    error: tuple[str, str] | None = None
+    raised_at: float | None = None
+    at: float = 0.0
 
 
 @record
@@ -53,6 +63,7 @@ class InFlight:
     deadline: float
     case: str | None = None
     error: tuple[str, str] | None = None
+    raised_at: float | None = None
     ended: bool = False
 
 
@@ -266,7 +277,8 @@ def _line(state: State, event: Line) -> Step:
         mine = InFlight(phase=data["phase"], deadline=event.now + data["deadline_s"], case=data["case"])
     elif kind == "error":
         soon = min(mine.deadline, event.now + ERROR_GRACE_S)
-        mine = replace(mine, deadline=soon, error=(data["reason"], data["message"]))
+        error = (data["reason"], data["message"])
+        mine = replace(mine, deadline=soon, error=error, raised_at=event.now)
     elif kind == "exit":
         mine = replace(mine, ended=True, deadline=event.now + AGREE_S)
     elif kind == "block":
@@ -285,10 +297,9 @@ def _exited(state: State, event: Exited) -> Step:
     if event.code == 0 and all(f.ended for _, f in state.in_flight):
         return _end(state, event.now, _outcome(state, "done"))
     how = f"killed by signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
-    # under mpiexec its own process outlives the worker that failed, and its group needs ending too
-    return _end(
-        state, event.now, _outcome(state, "died", reason="worker_died", detail=f"worker {how}"), kill=True
-    )
+    outcome = _outcome(state, "died", reason="worker_died", detail=f"worker {how}")
+    # whatever else the worker had started ends with it
+    return _end(state, event.now, replace(outcome, aborted=event.code == -SIGABRT), kill=True)
 
 
 def _tick(state: State, now: float) -> Step:
@@ -321,8 +332,6 @@ def _outcome(
     at = flight.get(state.rank if culprit is None else culprit)
     if at is None:
         return Outcome(rank=state.rank, kind=kind, reason=reason, detail=detail, done=state.done)
-    if kind == "hung" and at.error is not None:
-        reason, detail = at.error
     return Outcome(
         rank=state.rank,
         kind=kind,
@@ -331,15 +340,19 @@ def _outcome(
         reason=reason,
         detail=detail,
         done=state.done,
+        error=at.error,
+        raised_at=at.raised_at,
     )
 
 
 def _end(state: State, now: float, outcome: Outcome, *, kill: bool = False) -> Step:
     ring = outcome.kind != "done"
+    outcome = replace(outcome, at=now)
     state = replace(state, phase="agreeing", agree_by=now + AGREE_S)
+    # the others hear of it before they feel it
     actions: tuple[Action, ...] = (Publish(outcome=outcome, ring=ring),)
     if kill:
-        actions = (Kill(), *actions)
+        actions = (*actions, Kill())
     state, more = _hear(state, Heard(now=now, outcome=outcome))
     return state, (*actions, *more)
 
@@ -393,13 +406,30 @@ def _conclude(state: State, now: float) -> Step:
 
 
 def _culprit(outcomes: list[Outcome]) -> Outcome:
-    """The outcome that names the cause: an error raised, then a device lost, then a death, then a hang.
+    """The outcome that names the cause: an error raised, then a device lost, a hang, a death.
 
-    A rank that gives up or hangs often only waits for one that died, and a death names its rank surely.
+    A rank that was killed for hanging takes others down with it: their libraries raise or abort when the
+    connection breaks, perhaps before they hear of it. A rank that really died rings the bell long before
+    anybody waiting for it counts as hung. So a hang goes before a death, a death before an abort, and an
+    abort before a rank that gave up over an error.
     """
-    raised = [o for o in outcomes if o.kind == "hung" and o.reason != "worker_hung"]
-    by_kind = [o for kind in ("fatal", "died", "broken", "hung", "peer") for o in outcomes if o.kind == kind]
-    return (*raised, *by_kind)[0]
+    hung = [o for o in outcomes if o.kind == "hung"]
+    died = [o for o in outcomes if o.kind == "died"]
+    ended = min((o.at for o in outcomes if o.kind in ("hung", "died", "fatal")), default=0.0)
+    raised = [o for o in outcomes if o.raised_at is not None and o.raised_at < ended]
+    if hung and raised:
+        # it raised and the others wait for it; errors raised later are echoes of what was killed
+        first = min(raised, key=lambda o: o.raised_at or 0.0)
+        reason, detail = first.error or (first.reason, first.detail)
+        return replace(first, reason=reason, detail=detail)
+    return (
+        *(o for o in outcomes if o.kind == "fatal"),
+        *hung,
+        *(o for o in died if not o.aborted),
+        *died,
+        *(o for o in outcomes if o.kind == "broken"),
+        *(o for o in outcomes if o.kind != "done"),
+    )[0]
 
 
 def _drop_done(state: State, done: tuple[str, ...]) -> State:

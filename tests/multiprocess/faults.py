@@ -19,6 +19,9 @@ class Faulty(Gloo):
 
     name = "faulty"
 
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__name__.lower()
+
     def variants(self, machine):
         return [Variant(name="default", path="cpu", modes=("eager",))]
 
@@ -33,8 +36,8 @@ class Faulty(Gloo):
         count = iter(range(1_000_000))
 
         def faulty(slot):
-            # past verification and warm-up: in the middle of being timed
-            if next(count) == 30:
+            # past verification (8), warm-up (8) and pilot (4): while it is being timed
+            if next(count) == 22:
                 fault()
             run(slot)
 

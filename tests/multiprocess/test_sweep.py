@@ -101,32 +101,33 @@ def test_smoke_with_gloo_and_mpi_measures_verifies_and_reports(tmp_path):
     assert len(hostname) < 3 or hostname not in written
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "reason", "rank"),
-    [
-        ("Killed", "failed", "worker_died", "rank 1"),
-        ("Hangs", "timeout", "worker_hung", ""),
-        ("Raises", "failed", "raised", "rank 1"),
-        ("Refuses", "failed", "prepare_failed", "rank 1"),
-    ],
-)
-def test_a_fault_costs_its_case_and_nothing_else(tmp_path, recipe, fault, status, reason, rank):
+def test_each_fault_costs_its_case_and_nothing_else(tmp_path, recipe):
+    """Killed, hung, raising and refusing on one rank, all in one run beside gloo."""
     out = tmp_path / "run"
-    code, _, stderr = sweep(recipe, "--backends", f"gloo,{FAULTS}:{fault}", "--out", out, cwd=tmp_path)
+    faults = [f"{FAULTS}:{name}" for name in ("Killed", "Hangs", "Raises", "Refuses")]
+    code, stdout, stderr = sweep(
+        recipe, "--backends", ",".join(["gloo", *faults]), "--out", out, cwd=tmp_path
+    )
     assert code == 0, stderr
     run = rundir.load(out)
-    assert statuses(run) == {
-        ("gloo", 4096): ("ok", None),
+    expected = {
         ("gloo", 65536): ("ok", None),
-        ("faulty", 4096): ("ok", None),
-        ("faulty", 65536): (status, reason),
+        ("killed", 65536): ("failed", "worker_died"),
+        ("hangs", 65536): ("timeout", "worker_hung"),
+        ("raises", 65536): ("failed", "raised"),
+        ("refuses", 65536): ("failed", "prepare_failed"),
     }
-    failed = next(r for r in run.results if r.status == status)
-    assert rank in failed.detail
-    assert failed.latency is None
+    expected |= {(name, 4096): ("ok", None) for name, _ in expected}
+    assert statuses(run) == expected
+    failed = {r.case.backend: r for r in run.results if r.status != "ok"}
+    for name in ("killed", "raises", "refuses"):
+        assert "rank 1" in failed[name].detail
+    assert all(r.latency is None for r in failed.values())
     assert len(run.records) == 4  # two sizes, two launches: no block was lost
-    if fault not in ("Refuses",):
+    assert len(run.manifest.failures) == 3  # refusing needed no kill
+    for reason in ("worker_died", "worker_hung", "raised"):
         assert any(reason in text for text in run.manifest.failures)
+        assert reason in stdout + (out / "report.md").read_text() + stderr
     assert no_traceback(stderr)
 
 
@@ -136,7 +137,7 @@ def test_a_wrong_result_on_one_rank_is_no_fast_result(tmp_path, recipe):
     assert code != 0
     assert "exitcode  : 5" in stderr
     run = rundir.load(out)
-    wrong = next(r for r in run.results if (r.case.backend, r.case.nbytes) == ("faulty", 65536))
+    wrong = next(r for r in run.results if (r.case.backend, r.case.nbytes) == ("wrong", 65536))
     assert (wrong.status, wrong.reason, wrong.latency) == ("wrong", "wrong_result", None)
     assert "rank 1" in wrong.detail
     assert wrong.check.wrong > 0

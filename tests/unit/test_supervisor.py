@@ -179,10 +179,12 @@ def test_a_hung_case_is_killed_at_its_deadline_not_before():
     assert (result.status, result.reason) == ("timeout", "worker_hung")
 
 
-def test_the_rank_that_raised_is_blamed_for_the_hang_of_the_other():
+@pytest.mark.parametrize("deadline_s", [3.0, 60.0])
+def test_the_rank_that_raised_is_blamed_for_the_hang_of_the_other(deadline_s):
     world = World([make_launch(0)])
     victim = world.states[0].current.blocks[0].cases[0]
-    world.begin_case(victim, deadline_s=60.0)
+    world.begin_case(victim, deadline_s=deadline_s)
+    world.now += 1.0
     world.line(1, "error", reason="raised", message="ValueError: no")
     world.tick(sup.ERROR_GRACE_S + 0.1)
     world.settle()
@@ -204,6 +206,30 @@ def test_a_death_is_blamed_rather_than_the_error_it_gave_the_other_rank():
     assert result.reason == "worker_died"
     assert "rank 1" in result.detail
     assert "signal 9" in result.detail
+
+
+def test_a_hang_is_blamed_rather_than_what_its_end_did_to_the_others():
+    world = World([make_launch(0)], world=3)
+    victim = world.states[0].current.blocks[0].cases[0]
+    world.begin_case(victim, deadline_s=5.0)
+    world.now += 6
+    world.feed(2, sup.Tick(now=world.now))
+    world.now += 0.1
+    world.line(0, "error", reason="raised", message="RuntimeError: connection closed by peer")
+    world.line(0, "broken", reason="worker_died", message="RuntimeError: connection closed by peer")
+    world.feed(1, sup.Exited(now=world.now, code=-sup.SIGABRT))
+    world.settle()
+    assert decided(world.last_start().launch)[victim].reason == "worker_hung"
+
+
+def test_an_abort_is_the_echo_of_a_death():
+    world = World([make_launch(0)])
+    victim = world.states[0].current.blocks[0].cases[0]
+    world.begin_case(victim)
+    world.feed(0, sup.Exited(now=world.now, code=-sup.SIGABRT))
+    world.feed(1, sup.Exited(now=world.now, code=-11))
+    world.settle()
+    assert "rank 1" in decided(world.last_start().launch)[victim].detail
 
 
 def test_a_poisoned_context_carries_its_own_reason():
