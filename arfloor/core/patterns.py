@@ -118,7 +118,8 @@ class Model:
             back = self.graph.edges.get((edge.dst, edge.src), edge)
             share = self._share(pattern, edge)
             usage[resource(back)] += 1 / (edge.read_gbps * share)
-            usage[resource(edge)] += READ_REQUEST_SHARE / (edge.write_gbps * share)
+            if not (pattern == "host" and share < 1):  # a share seen with reads and writes has them in it
+                usage[resource(edge)] += READ_REQUEST_SHARE / (edge.write_gbps * share)
         return usage
 
     def _share(self, pattern: Pattern, edge: Edge) -> float:

@@ -161,7 +161,10 @@ def _bound_parts(model: Model, ranks: Sequence[str], path: Path, nbytes: int) ->
     latency = max(flag(a, b) for a, b in pairs)
     n = len(ranks)
     # every rank sends 2 (n-1)/n S on average, so the ports together need at least this long
-    ports = sum(max(_rate(e) for e in model.graph.topology.edges if e.src == r) for r in ranks)
+    beyond = "gpu" if path == "host" else "memory"  # not on this path's way
+    kinds = {node.id: node.kind for node in model.graph.topology.nodes}
+    edges = [e for e in model.graph.topology.edges if e.src in ranks and kinds[e.dst] != beyond]
+    ports = sum(_rate(e) for e in edges)
     wires = [(2 * (n - 1) * nbytes / ports / 1e3, "ports")]
     for name, a, b in _cuts(model.graph, ranks):
         wires.append((nbytes / cut_gbps(model.graph, a, b, path) / 1e3, name))

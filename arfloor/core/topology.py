@@ -58,12 +58,15 @@ class Graph:
             self._out[edge.src].append(edge)
 
     def route(self, src: str, dst: str) -> Route:
-        """The route of least latency (then fewest edges) from `src` to `dst`.
+        """The direct link from `src` to `dst`, else the route of least latency (then fewest edges).
 
-        PCIe routes by address, so there is one route. Raises TopologyError when there is none.
+        PCIe routes by address and a driver prefers NVLink, so there is one route. Raises TopologyError
+        when there is none.
         """
         if (src, dst) not in self._routes:
-            self._routes[src, dst] = self._search(src, dst)
+            direct = self.edges.get((src, dst))
+            found = Route(src=src, dst=dst, edges=(direct,)) if direct else self._search(src, dst)
+            self._routes[src, dst] = found
         return self._routes[src, dst]
 
     def _search(self, src: str, dst: str) -> Route:
