@@ -21,7 +21,7 @@ from arfloor.core.recipe import BadInput, Recipe
 STARTUP_S = {"supervisor": 5.0, "mpiexec": 2.0}
 PRIMITIVES_S = 7.0
 # seconds per case and MiB for preparing and verifying it, a rough figure used for time estimates alone
-VERIFY_S_PER_MIB = 0.15
+VERIFY_S_PER_MIB = 0.05
 
 # seconds of a case in a probe launch
 PROBE_S = 0.01

@@ -30,6 +30,10 @@ _EXACT = {"float32": 2**24, "float16": 2**11, "bfloat16": 2**8}
 # shift of the shared base array between payloads; a prime, so that no power-of-two stride lines up
 _STRIDE = 37
 KINDS = ("integers", "random")
+# above this a message is checked in one pass (see `passes`)
+ONE_PASS_NBYTES = 256 << 10
+# references up to this length are kept for the other cases of a block
+_KEPT_NUMEL = 1 << 21
 
 
 @lru_cache(maxsize=2)
@@ -56,10 +60,15 @@ def payload(kind: str, case: Case, slot: int, rank: int, slots: int) -> np.ndarr
     All payloads are windows into one random array, each shifted by another distance: distinct at
     nearly every position, and as cheap as a view.
     """
-    ranks = len(case.devices)
-    base = _base(kind, case.dtype, case.world, case.numel + _STRIDE * slots * ranks)
+    return _payload(kind, case.dtype, case.world, case.numel, len(case.devices), slot, rank, slots)
+
+
+def _payload(
+    kind: str, dtype: str, world: int, numel: int, ranks: int, slot: int, rank: int, slots: int
+) -> np.ndarray:
+    base = _base(kind, dtype, world, numel + _STRIDE * slots * ranks)
     start = _STRIDE * (slot * ranks + rank)
-    return base[start : start + case.numel]
+    return base[start : start + numel]
 
 
 def members(case: Case, rank: int) -> tuple[int, ...]:
@@ -81,47 +90,79 @@ def error_factor(dtype: str, terms: int) -> float:
     return float((1.0 + ROUNDOFF[dtype]) ** terms - 1.0)
 
 
+def passes(case: Case, slots: int) -> list[list[tuple[int, str]]]:
+    """Which slot carries which kind of payload, pass by pass.
+
+    Small messages: every slot with both kinds, in two passes. Large ones, where checking takes longer
+    than timing: one pass, in which slots take turns; all slots are still written, run and compared.
+    """
+    if case.nbytes > ONE_PASS_NBYTES and slots > 1:
+        return [[(slot, KINDS[slot % len(KINDS)]) for slot in range(slots)]]
+    return [[(slot, kind) for slot in range(slots)] for kind in KINDS]
+
+
 def check_rank(op: Any, case: Case, rank: int, *, between: Callable[[], None] | None = None) -> RankCheck:
-    """Run every slot once per kind of payload and compare. Collective; raises what the op raises.
+    """Run the slots with known payloads and compare. Collective; raises what the op raises.
 
     `op` is a `PreparedOp`. `between` is called after all inputs are written and before any slot runs.
     """
     worst, wrong, digests = 0.0, 0, []
-    group = members(case, rank)
-    for kind in KINDS:
-        for slot in range(op.slots):
+    for row in passes(case, op.slots):
+        for slot, kind in row:
             op.write(slot, payload(kind, case, slot, rank, op.slots))
             op.poison(slot)
         if between is not None:
             between()
-        for slot in range(op.slots):
+        for slot, _ in row:
             op.run(slot)
-        for slot in range(op.slots):
+        for slot, kind in row:
             result = np.asarray(op.read(slot), dtype=np.float64)
-            terms = [payload(kind, case, slot, r, op.slots) for r in group]
-            error, bad = compare(result, terms, kind, case.dtype)
+            error, bad = compare(result, *_expected(kind, case, slot, op.slots, members(case, rank)))
             worst, wrong = max(worst, error), wrong + bad
-            digests.append(hashlib.blake2b(result.tobytes(), digest_size=12).hexdigest())
+            # values of every dtype are exact in float32: half the bytes to digest
+            digests.append(hashlib.blake2b(result.astype(np.float32).tobytes(), digest_size=12).hexdigest())
     return RankCheck(max_error=worst, wrong=wrong, digests=tuple(digests))
 
 
-def compare(result: np.ndarray, terms: list[np.ndarray], kind: str, dtype: str) -> tuple[float, int]:
-    """(worst |error| over its bound, number of wrong elements) of one slot.
+def _expected(
+    kind: str, case: Case, slot: int, slots: int, group: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    # all cases of a block ask for the same ones; huge ones are not worth the memory
+    ask = _reference if case.numel <= _KEPT_NUMEL else _reference.__wrapped__
+    return ask(kind, case.dtype, case.world, case.numel, len(case.devices), slot, slots, group)
+
+
+@lru_cache(maxsize=8)
+def _reference(
+    kind: str, dtype: str, world: int, numel: int, ranks: int, slot: int, slots: int, group: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    terms = [_payload(kind, dtype, world, numel, ranks, slot, rank, slots) for rank in group]
+    return reference(terms, kind, dtype)
+
+
+def reference(terms: list[np.ndarray], kind: str, dtype: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """(sum in float64, allowed |error| an element); None for integers, which must match exactly."""
+    total = np.sum(terms, axis=0)
+    if kind == "integers":
+        return total, None
+    return total, error_factor(dtype, len(terms)) * np.sum(np.abs(terms), axis=0)
+
+
+def compare(result: np.ndarray, total: np.ndarray, bound: np.ndarray | None) -> tuple[float, int]:
+    """(worst |error| over its bound, number of wrong elements) of one slot; see `reference`.
 
     Integers must match exactly and add nothing to the worst error. Anything not finite is wrong; the
     worst error stays finite so that it can be written (an element that is no number counts as 1e9).
     """
-    if result.shape != terms[0].shape:
-        return 1e9, int(terms[0].size)
-    reference = np.sum(terms, axis=0)
-    if kind == "integers":
-        return 0.0, int(np.count_nonzero(~(result == reference)))
-    bound = error_factor(dtype, len(terms)) * np.sum(np.abs(terms), axis=0)
-    error = np.abs(result - reference)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(error == 0, 0.0, error / bound)
-    ratio = np.where(np.isfinite(ratio), ratio, 1e9)
-    return float(np.max(ratio, initial=0.0)), int(np.count_nonzero(~(ratio <= 1.0)))
+    if result.shape != total.shape:
+        return 1e9, int(total.size)
+    if bound is None:
+        return 0.0, int(np.count_nonzero(~(result == total)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(result - total)
+        wrong = int(np.count_nonzero(~(error <= bound)))
+        worst = float(np.max(error / np.maximum(bound, np.finfo(float).tiny), initial=0.0))
+    return min(worst, 1e9) if np.isfinite(worst) else 1e9, wrong
 
 
 def merge(case: Case, checks: list[RankCheck]) -> Check:

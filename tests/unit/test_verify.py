@@ -158,3 +158,11 @@ def test_rounding_to_bfloat16_is_to_nearest_even():
     eps = 2.0**-7
     values = np.array([1 + eps / 2, 1 + 1.5 * eps, 1 + 0.51 * eps, -(1 + 1.5 * eps)])
     assert verify.round_to(values, "bfloat16").tolist() == [1.0, 1 + 2 * eps, 1 + eps, -(1 + 2 * eps)]
+
+
+def test_large_messages_take_one_pass_over_all_slots_with_both_kinds():
+    small = verify.passes(make_case(numel=1024), 4)
+    assert [len(row) for row in small] == [4, 4]
+    (large,) = verify.passes(make_case(numel=1 << 20), 4)
+    assert [slot for slot, _ in large] == [0, 1, 2, 3]
+    assert {kind for _, kind in large} == set(verify.KINDS)
