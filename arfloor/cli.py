@@ -14,6 +14,8 @@ from arfloor.core.errors import InputError
 COMMANDS = {
     "compare": ("arfloor.commands.compare:command", "What became faster or slower between two runs."),
     "doctor": ("arfloor.commands.doctor:command", "This box, or a pasted one: what would spoil a result."),
+    "export": ("arfloor.commands.export:command", "A recorded run in the shape of other tools."),
+    "import": ("arfloor.commands.import_:command", "Other tools' measurements as a run directory."),
     "report": ("arfloor.commands.report:command", "What a recorded run says: sizes, floors, verdicts."),
     "whatif": ("arfloor.commands.whatif:command", "What a faster, fused or hidden all-reduce is worth."),
 }

@@ -1,0 +1,62 @@
+"""`arfloor import FILE`: other people's measurements as a run directory."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+Format = Literal["nccl-tests", "nvbandwidth", "aiconfigurator"]
+
+
+def command(
+    file: Path,
+    /,
+    *,
+    out: Path,
+    format: Annotated[Format | None, Parameter(help="Told from the content unless named.")] = None,
+    path: Literal["peer", "host", "cpu"] = "peer",
+    world: int | None = None,
+    link: Literal["pcie", "nvlink"] | None = None,
+) -> None:
+    """Turn the output of nccl-tests or nvbandwidth, or an AIConfigurator table, into a run directory.
+
+    What the format does not say is taken from the options or assumed; both are written into the manifest.
+
+    Parameters
+    ----------
+    file
+        The file (`-`: standard input).
+    out
+        A new folder for the run directory; `arfloor report` reads it.
+    path
+        How the bytes travelled, where the format does not say.
+    world
+        The number of ranks, where the format does not say.
+    link
+        What joins the GPUs, where the format does not say.
+    """
+    from arfloor.ingest.imported import Hints, write_run
+    from arfloor.ingest.outside import MAX_BYTES, decode, read_bounded
+    from arfloor.ingest.runs import read_run
+
+    standard = str(file) == "-"
+    text = decode(sys.stdin.buffer.read(MAX_BYTES + 1)) if standard else read_bounded(file)
+    imported = read_run(text, Hints(path=path, world=world, link=link), format)
+    name = "standard input" if standard else file.name
+    count = write_run(imported, out, source=name, started=_written(file, standard))
+    for warned in imported.warned:
+        print(f"{name}, {warned}", file=sys.stderr)
+    for assumed in imported.assumed:
+        print(f"assumed {assumed}")
+    kinds = f"{len(imported.results)} results and {len(imported.primitives)} link rates"
+    print(f"wrote {count} records ({kinds} of {imported.tool}) to {out}; see: arfloor report {out}")
+
+
+def _written(file: Path, standard: bool) -> str:
+    """When the file was last written: the nearest thing to when it was measured."""
+    moment = datetime.now(UTC) if standard else datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
