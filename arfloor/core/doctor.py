@@ -18,6 +18,7 @@ def diagnose(box: Box) -> tuple[Finding, ...]:
         _gpus_present,
         _mig,
         path_findings,
+        _sharing,
         _acs,
         _iommu,
         _bar1,
@@ -81,6 +82,32 @@ def _mig(box: Box) -> Iterator[Finding]:
                 evidence="NVML: MIG mode enabled",
                 remedy="measure on whole GPUs; turning MIG off is the administrator's decision",
             )
+
+
+_HANDLE_WORDS = {
+    "posix_fd": "file descriptor",
+    "fabric": "fabric handle",
+    "gpu_direct_rdma_vmm": "GPUDirect RDMA",
+}
+
+
+def _sharing(box: Box) -> Iterator[Finding]:
+    """How memory of a GPU can be shared: what symmetric memory and fused kernels need."""
+    groups: dict[tuple[bool | None, tuple[str, ...] | None], list[str]] = {}
+    for gpu in box.gpus:
+        groups.setdefault((gpu.multicast, gpu.handle_types), []).append(gpu.id)
+    for (multicast, handles), ids in groups.items():
+        if handles is None:
+            continue
+        ways = ", ".join(_HANDLE_WORDS.get(h, h) for h in handles) or "no handle"
+        cast = {True: "supported", False: "not supported", None: "not known"}[multicast]
+        yield Finding(
+            code="memory_sharing",
+            level="ok" if "posix_fd" in handles or "fabric" in handles else "warning",
+            subject=", ".join(ids),
+            says=f"cuMemCreate memory is shared by {ways}; NVLink multicast is {cast}",
+            evidence="CUDA device attributes; nothing was created",
+        )
 
 
 def _bridges_between(box: Box, a: str, b: str) -> list[Place]:

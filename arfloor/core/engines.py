@@ -116,6 +116,10 @@ _NVLINK_OVER_TWO = _Gate(
     needs="NVLink between all GPUs when there are more than two",
 )
 _MULTICAST = _Gate(holds=lambda v: v.multicast, needs="NVLink multicast")
+_TORCH_MULTICAST = _Gate(
+    holds=lambda v: v.env("TORCH_SYMM_MEM_DISABLE_MULTICAST") not in ("1", "true", "TRUE"),
+    needs="TORCH_SYMM_MEM_DISABLE_MULTICAST not set",
+)
 _HANDLES = _Gate(
     holds=lambda v: v.handle("posix_fd", "fabric"),
     needs="cuMemCreate memory that can be shared (file descriptor or fabric handle)",
@@ -174,7 +178,7 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
     ),
     _Implementation(
         engine="NCCL",
-        name="symmetric kernels, 2.27 and 2.28",
+        name="symmetric kernels, 2.28",
         gates=(_P2P, _not_off("NCCL_CUMEM_ENABLE"), _not_off("NCCL_WIN_ENABLE"), _HANDLES),
         then="NCCL's other kernels",
         enable="register buffers with ncclCommWindowRegister (torch: a symmetric memory pool)",
@@ -207,9 +211,17 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
     _Implementation(
         engine="vLLM",
         name="torch symmetric memory",
-        gates=(_worlds(2, 4, 6, 8), _MULTICAST),
+        gates=(
+            _worlds(2, 4, 6, 8),
+            _Gate(
+                holds=lambda v: v.capability((9, 0), (10, 0), (10, 3), (10, 7)),
+                needs="compute capability 9.0, 10.0, 10.3 or 10.7",
+            ),
+            _MULTICAST,
+            _TORCH_MULTICAST,
+        ),
         then="custom all-reduce or NCCL",
-        enable="on by default for bf16 on the GPU generations it lists (compute capability 9.0, 10.x)",
+        enable="on by default, bf16 (VLLM_ALLREDUCE_USE_SYMM_MEM)",
         source="vllm-project/vllm vllm/distributed/device_communicators/symm_mem.py, 00859a52",
     ),
     _Implementation(
@@ -257,6 +269,7 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
                 needs="compute capability 9.x or 10.x",
             ),
             _MULTICAST,
+            _TORCH_MULTICAST,
         ),
         then="custom all-reduce or NCCL",
         enable="--enable-torch-symm-mem",
@@ -332,6 +345,13 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
         source="microsoft/mscclpp src/core/gpu_utils.cc isNvlsSupported, 0.9.0",
     ),
 )
+
+
+def gate_rows() -> tuple[tuple[str, str, str, str, str], ...]:
+    """(engine, implementation, its gates, what runs otherwise, source): the table of docs/doctor.md."""
+    return tuple(
+        (i.engine, i.name, "; ".join(g.needs for g in i.gates), i.then, i.source) for i in _IMPLEMENTATIONS
+    )
 
 
 def engine_table(box: Box) -> tuple[EngineUse, ...]:

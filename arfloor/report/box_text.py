@@ -44,15 +44,24 @@ def render(
     console.print(tree(box))
     if len(box.gpus) > 1:
         console.print()
+        console.print("from row to column")
         console.print(_ways(box))
         console.print(Text(_ways_legend(box)))
     console.print()
+    console.print(Text(summary(findings)))
     for finding in findings:
         _print_finding(console, finding)
     if uses:
         console.print()
         _print_engines(console, uses)
     return stream.getvalue()
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many findings of each grave kind, in one line."""
+    counts = {level: sum(f.level == level for f in findings) for level in ("problem", "warning", "unknown")}
+    problems = f"{counts['problem']} found that spoil results" if counts["problem"] else "no problem found"
+    return f"{problems}; {counts['warning']} warnings; {counts['unknown']} not checked"
 
 
 def tree(box: Box) -> Tree:
@@ -117,7 +126,7 @@ def way(box: Box, a: str, b: str) -> str:
 
 
 def _ways(box: Box) -> Table:
-    table = Table(title="from row to column", title_justify="left", title_style="", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("")
     ids = [g.id for g in box.gpus]
     for name in ids:

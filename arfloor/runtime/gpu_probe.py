@@ -208,12 +208,11 @@ def run(bus_ids: list[str]) -> dict[str, Any]:
     paths: list[PathProbe] = []
     links: list[LinkUnderLoad] = []
     current = ("", "")
+    devices, hidden = _open(bus_ids)
     try:
-        devices = [Device(b) for b in bus_ids]
         rates: dict[str, float] = {}
         with pinned() as host:
             for device in devices:
-                current = (device.bus_id, "")
                 rates[device.bus_id], seen = load_link(device, host)
                 links.append(seen)
             seed = 1
@@ -223,12 +222,26 @@ def run(bus_ids: list[str]) -> dict[str, Any]:
                         current = (one.bus_id, other.bus_id)
                         seed += 10_000
                         paths.append(probe_pair(one, other, rates.get(one.bus_id), seed))
-    except JitError as error:
-        if current[1]:
-            failed = PathProbe(a=current[0], b=current[1], status="failed", detail=str(error)[:200])
-            paths.append(failed)
-        return _answer(paths, links, str(error) if not current[1] else "ended after a failure")
-    return _answer(paths, links, "")
+    except (JitError, RuntimeError, OSError) as error:
+        if not current[0]:
+            return _answer(paths, links, str(error))
+        paths.append(PathProbe(a=current[0], b=current[1], status="failed", detail=str(error)[:200]))
+        return _answer(paths, links, "ended after a failure")
+    return _answer(paths, links, hidden)
+
+
+def _open(bus_ids: list[str]) -> tuple[list[Device], str]:
+    """The devices that CUDA shows this process, and what it says of one that it does not."""
+    from arfloor.runtime.jit import JitError
+
+    devices: list[Device] = []
+    why = ""
+    for bus in bus_ids:
+        try:
+            devices.append(Device(bus))
+        except (JitError, RuntimeError, OSError) as error:
+            why = f"{bus} cannot be used ({error}): hidden by CUDA_VISIBLE_DEVICES, or in exclusive use"
+    return devices, why
 
 
 def _answer(paths: list[PathProbe], links: list[LinkUnderLoad], why: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from arfloor.core.box import Box, LinkUnderLoad, PathProbe
+from arfloor.core.box import Box, LinkUnderLoad, PathProbe, Place
 from arfloor.runtime.child import ChildError, run_module
 
 PROBE_SECONDS = 30.0
@@ -49,4 +49,14 @@ def probe_box(box: Box, ask: Callable[[list[str]], Mapping[str, Any]] = ask_chil
         unknown = (*unknown, ("transfers between GPUs", str(answer["why"])[:200]))
     if len(gpus) > MAX_GPUS:
         unknown = (*unknown, ("transfers between GPUs", f"only the first {MAX_GPUS} GPUs were tried"))
-    return replace(box, probes=named, under_load=under_load, unknown=unknown)
+    awake = {u.gpu: u for u in under_load}
+    places = tuple(_awake(p, awake.get(p.id)) for p in box.places)
+    return replace(box, places=places, probes=named, under_load=under_load, unknown=unknown)
+
+
+def _awake(place: Place, seen: LinkUnderLoad | None) -> Place:
+    """The place with its link as it was under load, which is what a transfer gets."""
+    if seen is None or place.link is None or seen.gen is None:
+        return place
+    width = seen.width or place.link.width
+    return replace(place, link=replace(place.link, gen=seen.gen, width=width))

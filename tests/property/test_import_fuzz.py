@@ -64,13 +64,13 @@ def check(form, text):
 
 
 @FORMS
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(WORDS | st.text(max_size=12), max_size=12).map("\n".join))
 def test_any_lines(form, text):
     check(form, text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(JSONISH)
 def test_any_json(value):
     check("nvbandwidth", json.dumps({"nvbandwidth": value}))
@@ -78,7 +78,7 @@ def test_any_json(value):
     check("nvbandwidth", json.dumps({"nvbandwidth": {"testcases": [value]}}))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_of_a_box(data):
     try:

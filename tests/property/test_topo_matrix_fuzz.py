@@ -40,7 +40,7 @@ def only_ingest_error(text):
     assert not any("\n" in line for line in said)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=80).map("".join)))
 def test_any_text(text):
     only_ingest_error(text)
@@ -54,7 +54,7 @@ def matrices(draw):
     return n, truth
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(matrices(), st.data())
 def test_damage_loses_cells_and_never_misreads_one(matrix, data):
     n, truth = matrix

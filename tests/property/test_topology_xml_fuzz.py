@@ -53,21 +53,21 @@ def check(read, text):
 
 
 @READERS
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(elements())
 def test_any_elements(read, text):
     check(read, text)
 
 
 @READERS
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.text(st.sampled_from("<>/=\"'&;![]- abc0\n\x00é?"), max_size=80))
 def test_any_markup(read, text):
     check(read, text)
 
 
 @READERS
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(elements(), st.integers(0, 400), st.integers(0, 400), st.text(max_size=4))
 def test_damaged_elements(read, text, start, stop, inserted):
     check(read, text[:start] + inserted + text[max(start, stop) :])

@@ -1,9 +1,10 @@
 """Which engine's all-reduce runs where, and the gate that refuses it."""
 
 from itertools import permutations
+from pathlib import Path
 
 from arfloor.core.box import Box, GpuFacts, Limits, Pair
-from arfloor.core.engines import engine_table
+from arfloor.core.engines import engine_table, gate_rows
 
 
 def box(
@@ -37,7 +38,7 @@ def test_four_pcie_gpus_the_starting_case():
     assert row(table, "SGLang", "PCIe IPC", 4).outcome == "usable"
     assert row(table, "TensorRT-LLM", "one-shot", 2).outcome == "refused"
     assert row(table, "NCCL", "2.29", 4).outcome == "refused"
-    assert row(table, "NCCL", "2.27", 4).outcome == "usable"
+    assert row(table, "NCCL", "2.28", 4).outcome == "usable"
     assert row(table, "FlashInfer", "trtllm", 4).gate == "needs cuMemCreate memory capable of GPUDirect RDMA"
     assert "multicast" in row(table, "NCCL", "NVLS", 8).gate
 
@@ -92,3 +93,9 @@ def test_every_row_names_its_source_and_fewer_than_two_gpus_have_none():
         assert (use.outcome == "refused") == bool(use.then)
     assert engine_table(box(1)) == ()
     assert engine_table(box(0)) == ()
+
+
+def test_the_documented_gates_are_those_of_the_code():
+    documented = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
+    for row_ in gate_rows():
+        assert "| " + " | ".join(row_) + " |" in documented
