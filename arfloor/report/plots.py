@@ -28,7 +28,7 @@ Points = Sequence[tuple[int, Estimate]]
 _WIDTH = 8.6  # inches
 _CAPTION = (
     "markers: median with its 95 % interval; lines: fits, thin where the fit switches; "
-    "dashed: best known schedule at the measured rates; dotted: bound"
+    "grey: other cases; dashed: best known schedule at the measured rates; dotted: bound"
 )
 
 
@@ -184,9 +184,9 @@ def _floor_lines(axes: Axes, section: Section) -> dict[str, list[tuple[int, Esti
     axes.plot(
         xs, [e.value for _, e in attainable], color=style.FLOOR, linewidth=1.6, linestyle="--", zorder=2
     )
-    axes.fill_between(
-        xs, [e.lo for _, e in attainable], [e.hi for _, e in attainable], color=style.FLOOR, alpha=0.12, lw=0
-    )
+    least = dict(bound)  # a wide interval of what was measured may reach below what is possible
+    lows = [max(e.lo, least[x].value) if x in least else e.lo for x, e in attainable]
+    axes.fill_between(xs, lows, [e.hi for _, e in attainable], color=style.FLOOR, alpha=0.12, lw=0)
     axes.plot(
         [x for x, _ in bound], [e.value for _, e in bound], color=style.FLOOR, linewidth=1.1, zorder=2, ls=":"
     )

@@ -20,7 +20,10 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One implementation over the sizes at which it was correct. `fit` is None below three sizes."""
+    """One implementation over the sizes at which it was correct.
+
+    `fit` is None below three sizes, and for the series that are only drawn faint.
+    """
 
     label: str
     role: Role
@@ -60,10 +63,11 @@ def series(section: Section) -> tuple[Series, ...]:
         roles = {str(default): "default", **roles}
     others: dict[str, Role] = {name: "other" for name in sorted(points) if name not in roles}
     return tuple(
-        Series(label=name, role=role, points=tuple(sorted(points[name])), fit=_fit(points[name]))
+        Series(
+            label=name,
+            role=role,
+            points=tuple(sorted(points[name])),
+            fit=None if role == "other" else _fit(points[name]),
+        )
         for name, role in (roles | others).items()
     )
-
-
-def _fit(points: list[tuple[int, Estimate]]) -> Fit | None:
-    return fit(points) if len(points) >= 3 else None

@@ -7,7 +7,8 @@ import pytest
 
 from arfloor import report as reporting
 from arfloor import rundir
-from arfloor.report import card, model, nccl_tests, rows, text
+from arfloor.core.cases import Estimate
+from arfloor.report import card, model, nccl_tests, phrases, rows, text
 from tests.synthetic import Kind, cpu_world, gpu_world, write_run
 
 SOME = (1024, 65536, 262144, 1048576)
@@ -117,3 +118,67 @@ def test_write_leaves_the_derived_files_and_returns_the_card(tmp_path):
     shown = reporting.write(tmp_path)
     assert (tmp_path / "report.md").read_text() == shown
     assert json.loads((tmp_path / "report.json").read_text())[0]["nbytes"] == 1024
+
+
+def test_a_run_that_measured_nothing_says_so_everywhere(tmp_path):
+    dead = Kind(backend="gloo", path="cpu", status="failed", reason="worker_died")
+    for name, kinds in (("none", ()), ("dead", (dead,))):
+        write_run(tmp_path / name, replace(cpu_world(sizes=(1024,)), kinds=kinds))
+        shown = reporting.write(tmp_path / name)
+        assert "Nothing was measured" in shown
+        assert "Nothing was measured" in (tmp_path / name / "report.html").read_text()
+    built = model.build(rundir.load(tmp_path / "dead"))
+    assert "the process measuring it died" in text.render(built)
+    assert built.verdicts[0].reason == "no_best"
+
+
+def test_groups_of_ranks_are_sections_of_their_own(tmp_path):
+    world = cpu_world(sizes=(1024, 4096))
+    two = write_run(tmp_path / "two", world)
+    run = rundir.load(two)
+    islands = [
+        replace(
+            r, case=replace(r.case, groups=((0, 1), (2, 3)), devices=("cpu:0", "cpu:1", "cpu:2", "cpu:3"))
+        )
+        for r in run.results
+    ]
+    built = model.build(rundir.with_results(run, (*run.results, *islands)))
+    assert [len(s.groups) for s in built.sections] == [0, 2]
+    assert "2 groups at once" in built.sections[1].title
+    assert len(plots_names(built)) == 2
+
+
+def plots_names(built):
+    from arfloor.report.plots import drawable, file_name
+
+    return {file_name(s) for s in drawable(built)}
+
+
+def test_a_default_that_went_through_host_memory_is_named(tmp_path):
+    world = gpu_world(sizes=(262144,))
+    kinds = [replace(k, ran=replace(k.ran, transport="SHM")) if k.ran else k for k in world.kinds]
+    built = model.build(rundir.load(write_run(tmp_path, replace(world, kinds=tuple(kinds)))))
+    peer = built.sections[0]
+    assert peer.path == "peer"
+    assert "did not use peer access" in peer.rows[0].verdict.sentence
+    assert "did not use peer access" in card.render(built)
+    assert "did not use peer access" not in built.sections[1].rows[0].verdict.sentence
+
+
+def test_options_name_what_the_environment_alone_gives_and_what_is_best(gpu):
+    row = gpu.sections[1].nearest(262144)
+    (environment, own), (library, best) = phrases.options(row.verdict, row.results)
+    assert "NCCL_PROTO=LL" in environment
+    assert "NCCL_MIN_NCHANNELS=16" in environment
+    assert "line64" in library
+    assert 1 < own < best
+
+
+def test_shown_intervals():
+    def shown(value, lo, hi):
+        return phrases.interval(Estimate(value=value, lo=lo, hi=hi, n=9, unit="us"))
+
+    assert shown(41.6, 41.2, 42.0) == "41.6 ±0.40"
+    assert shown(12.21, 12.2, 12.3) == "12.2 ±0.09"
+    assert shown(1284.0, 1270.0, 1297.0) == "1284 ±14"
+    assert shown(100.0, 20.0, 130.0) == "100 [20.0, 130]"
