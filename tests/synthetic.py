@@ -119,7 +119,7 @@ def gpu_world(**changes) -> World:
         Kind(
             backend="nccl", path="peer", variant="ring-simple-16ch", alpha_us=14.0, gbps=160.0, ran=peer_ring
         ),
-        Kind(backend="kernel", path="peer", variant="line64", alpha_us=2.6, gbps=215.0),
+        Kind(backend="peer", path="peer", variant="line64", alpha_us=2.6, gbps=215.0),
         Kind(backend="flashinfer", path="peer", **refused),
         Kind(
             backend="nccl",
@@ -140,8 +140,8 @@ def gpu_world(**changes) -> World:
             reason="wrong_result",
             detail="276 of 400 results differ",
         ),
-        Kind(backend="kernel", variant="line64", settings=off, alpha_us=3.7, gbps=30.8),
-        Kind(backend="kernel", variant="flag", settings=off, alpha_us=6.0, gbps=28.0, bitwise_equal=True),
+        Kind(backend="host", variant="line64", settings=off, alpha_us=3.7, gbps=30.8),
+        Kind(backend="host", variant="flag", settings=off, alpha_us=6.0, gbps=28.0, bitwise_equal=True),
         Kind(
             backend="torch_symm",
             settings=off,

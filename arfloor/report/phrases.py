@@ -120,6 +120,8 @@ def _variant_environment(case: Case) -> str:
 def _backend(case: Case) -> str:
     if case.backend == "mpi":
         return "MPI ranks (`mpiexec`, mpi4py) instead of gloo"
+    if case.backend in ("peer", "host"):
+        return f"arfloor's own kernel `{case.variant}` (backend `{case.backend}`)"
     variant = "" if case.variant == "default" else f", variant `{case.variant}`"
     return f"backend `{case.backend}`{variant}"
 

@@ -67,7 +67,7 @@ def series(section: Section) -> tuple[Series, ...]:
             label=name,
             role=role,
             points=tuple(sorted(points[name])),
-            fit=None if role == "other" else _fit(points[name]),
+            fit=fit(points[name]) if role != "other" and len(points[name]) >= 3 else None,
         )
         for name, role in (roles | others).items()
     )

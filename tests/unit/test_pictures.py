@@ -32,9 +32,9 @@ def test_series_name_the_default_the_winner_and_the_librarys_own_best(gpu):
     host = series(gpu.sections[1])
     assert [(s.label, s.role) for s in host] == [
         ("nccl", "default"),
-        ("kernel line64", "contender"),
+        ("host line64", "contender"),
         ("nccl ring-ll-16ch", "contender"),
-        ("kernel flag", "other"),
+        ("host flag", "other"),
     ]
     # truth: 3.7 us + bytes / 30.8 GB/s
     (segment,) = host[1].fit.segments
