@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -61,14 +62,34 @@ def default_path(rig: Rig) -> Path:
 def timings(
     rig: Rig, ranks: Sequence[str], path: Path, nbytes: int
 ) -> dict[str, tuple[Timing, Timing, Timing]]:
-    """Every algorithm that applies, timed at the fast, middle and slow ends (no launch)."""
+    """Every algorithm that applies, timed at the fast, middle and slow ends (no launch).
+
+    Raises ValueError for the peer path on a box without peer access.
+    """
+    scale = nbytes / _REFERENCE_NBYTES
+    return {
+        name: (_scaled(timed[0], scale), _scaled(timed[1], scale), _scaled(timed[2], scale))
+        for name, timed in _reference(rig, tuple(ranks), path).items()
+    }
+
+
+def _scaled(timing: Timing, scale: float) -> Timing:
+    """The same algorithm with `scale` times the bytes: rates do not depend on the size, so time is linear."""
+    return replace(timing, wire_us=timing.wire_us * scale)
+
+
+_REFERENCE_NBYTES = 1 << 20
+
+
+@lru_cache(maxsize=256)
+def _reference(rig: Rig, ranks: tuple[str, ...], path: Path) -> dict[str, tuple[Timing, Timing, Timing]]:
     if path == "peer" and not rig.p2p:
         raise ValueError(f"{rig.name}: its GPUs have no peer access; expected path host")
     found: dict[str, tuple[Timing, Timing, Timing]] = {}
     for algorithm in PEER if path == "peer" else HOST:
         timed = []
         for model in models(rig):
-            steps = phases(model, algorithm, ranks, path, nbytes)
+            steps = phases(model, algorithm, ranks, path, _REFERENCE_NBYTES)
             if steps:
                 timed.append(model.time(algorithm, steps, path))
         if len(timed) == 3:

@@ -1,0 +1,135 @@
+"""All that can be said of a described box before anything is measured on it, as data and sentences.
+
+A report renders it; every figure in it is predicted, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arfloor.core import units
+from arfloor.core.cases import Estimate, Path, record
+from arfloor.core.choose import Choice, Crossover, Interference, best_subsets, crossovers, interference
+from arfloor.core.predict import Prediction, default_path, predict
+from arfloor.core.rig import Rig, select
+
+SIZES = tuple(1 << k for k in range(10, 23))
+HEADLINE_NBYTES = 262_144
+
+
+@record
+class Outlook:
+    """One box, world and path: predictions by size, and the choices that follow.
+
+    `choices` is empty when all GPUs take part; `groups` is empty when no second group of that size is
+    left; `notes` are the box's own, `assumed` names the figures that nobody measured.
+    """
+
+    rig: str
+    title: str
+    world: int
+    path: Path
+    rows: tuple[Prediction, ...]
+    headline: Prediction
+    crossovers: tuple[Crossover, ...]
+    choices: tuple[Choice, ...]
+    groups: tuple[Interference, ...]
+    assumed: tuple[str, ...]
+    notes: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
+def outlook(
+    rig: Rig,
+    *,
+    world: int,
+    path: Path | None = None,
+    sizes: Sequence[int] = SIZES,
+    headline: int = HEADLINE_NBYTES,
+) -> Outlook:
+    """Predict a box for `world` ranks. Raises ValueError for a world or path that it does not have.
+
+    The best set of GPUs is taken, and the second group is the best of those left.
+    """
+    select(rig, None, world)
+    way = path or default_path(rig)
+    choices = best_subsets(rig, world, headline, path=way)
+    chosen = choices[0].gpus
+    rows = tuple(predict(rig, ranks=chosen, path=way, nbytes=n) for n in sizes)
+    top = predict(rig, ranks=chosen, path=way, nbytes=headline)
+    crossed = crossovers(rig, ranks=chosen, path=way)
+    groups = _groups(rig, chosen, way, headline)
+    assumed = tuple(sorted(n for n, f in rig.figures.items() if f.origin == "assumed"))
+    others = choices if world < len(rig.gpus) else ()
+    return Outlook(
+        rig=rig.name,
+        title=rig.title,
+        world=world,
+        path=way,
+        rows=rows,
+        headline=top,
+        crossovers=crossed,
+        choices=others,
+        groups=groups,
+        assumed=assumed,
+        notes=rig.notes,
+        sentences=_sentences(rig, top, crossed, others, groups, assumed),
+    )
+
+
+def _groups(rig: Rig, chosen: tuple[str, ...], path: Path, nbytes: int) -> tuple[Interference, ...]:
+    """The chosen group beside one of the GPUs left, and both groups interleaved: best and worst case."""
+    rest = tuple(g for g in rig.gpus if g not in chosen)
+    if len(rest) < len(chosen):
+        return ()
+    both = [g for g in rig.gpus if g in chosen or g in rest[: len(chosen)]]
+    pairs = [(chosen, rest[: len(chosen)])]
+    mixed = (tuple(both[::2]), tuple(both[1::2]))
+    if {frozenset(g) for g in mixed} != {frozenset(g) for g in pairs[0]}:
+        pairs.append(mixed)
+    return tuple(interference(rig, groups, nbytes, path=path) for groups in pairs)
+
+
+def _sentences(
+    rig: Rig,
+    top: Prediction,
+    crossed: Sequence[Crossover],
+    choices: Sequence[Choice],
+    groups: Sequence[Interference],
+    assumed: Sequence[str],
+) -> tuple[str, ...]:
+    floor = top.floor
+    said = [
+        f"Predicted, not measured: at {units.size(top.nbytes)} the wires allow {_us(floor.attainable)} "
+        f"({floor.algorithm}; no software below {units.us(floor.bound.value)}), "
+        f"our kernels {_us(top.kernels)}."
+    ]
+    if top.nccl is not None:
+        times = top.nccl.value / floor.attainable.value
+        said.append(
+            f"NCCL's own formula picks {top.nccl_choice} and gives {_us(top.nccl)}, "
+            f"{units.ratio(times)} the floor."
+        )
+    said += [f"From {units.size(round(c.nbytes.value))} on, {c.second} beats {c.first}." for c in crossed]
+    if len(choices) > 1:
+        worst = choices[-1]
+        ratio = worst.attainable.value / choices[0].attainable.value
+        said.append(
+            f"Take {', '.join(choices[0].gpus)}: {', '.join(worst.gpus)} would cost {units.ratio(ratio)}."
+        )
+    for g in groups:
+        names = " and ".join("+".join(group) for group in g.groups)
+        if g.slowdown.hi < 1.05:
+            said.append(f"{names} reducing at once do not disturb each other.")
+        else:
+            said.append(
+                f"{names} reducing at the same moment slow each other {units.ratio(g.slowdown.value)} "
+                f"[{g.slowdown.lo:.2f}, {g.slowdown.hi:.2f}]."
+            )
+    if assumed:
+        said.append(f"Nobody measured: {', '.join(assumed)}; measure them with `arfloor` on the box.")
+    return tuple(said)
+
+
+def _us(e: Estimate) -> str:
+    return f"{units.us(e.value)} [{units.number(e.lo)}, {units.number(e.hi)}]"
