@@ -1,0 +1,377 @@
+"""The machinery of our own kernels: a `Reducer` is one plan with its slab, counters and launches.
+
+A reducer belongs to one stream at a time: its buffers alternate by the parity of the sequence, which is
+safe because an operation starts after the one before it has ended. Operations of two reducers are
+independent of each other: every reducer has a region of its own, so nothing it sends can land where
+another polls.
+
+The kernels themselves are described in docs/kernels.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arfloor.core.cases import ITEMSIZE, Case, Path, Ran
+from arfloor.core.plans import (
+    MAX_WORLD,
+    SOURCES,
+    STATE_COUNTERS,
+    DeviceError,
+    Plan,
+    decode_error,
+    defines,
+    extent,
+    flaw,
+    layout,
+)
+from arfloor.runtime import jit, slabs
+
+SWEEP_SPIN_S = 3.0
+"""How long a kernel waits for a peer in a sweep before it gives up and poisons its output."""
+
+
+class OursError(Exception):
+    """A reducer misused or failed; the message says what was expected, found, and what to do."""
+
+
+class PeerTimeout(OursError):
+    """A peer did not arrive in time. `error` names the block and the rank waited for."""
+
+    def __init__(self, message: str, error: DeviceError) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def args_type(world: int) -> type[ctypes.Structure]:
+    """`Args` of arfloor/kernels/common.cuh for a number of ranks."""
+
+    class Args(ctypes.Structure):
+        _fields_ = [
+            *((name, ctypes.c_uint64) for name in ("input", "output", "nbytes", "state")),
+            *((name, ctypes.c_uint64) for name in ("phase2", "phase3", "spin_ns")),
+            *((name, ctypes.c_uint32) for name in ("units", "chunk", "tiles", "capacity", "rank")),
+            *((name, ctypes.c_uint32) for name in ("epoch", "lookahead", "alignment", "stall_ns")),
+            *((name, ctypes.c_uint32) for name in ("pace", "lag", "window")),
+            ("slab", ctypes.c_uint64 * world),
+        ]
+
+    return Args
+
+
+def kernel(
+    plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None = None
+) -> jit.Function:
+    """The loaded kernel of a plan; `extra` macros are for tests (stalls, removed safeguards)."""
+    source = jit.read_sources(*SOURCES[plan.protocol])
+    macros = defines(plan, world, dtype, path) | (extra or {})
+    return jit.load_function(source, "all_reduce", device=device, defines=macros, name=f"{plan.name}.cu")
+
+
+def alignment_of(*addresses: int) -> int:
+    """The largest power of two up to 16 that divides all addresses."""
+    joined = 16
+    for address in addresses:
+        joined |= address
+    return joined & -joined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One launch with fixed buffers: `launch(stream)` any number of times, also under capture."""
+
+    bound: jit.Launch
+    nbytes: int
+
+    def launch(self, stream: int) -> None:
+        self.bound.launch(stream)
+
+
+class Endpoint:
+    """One rank's end of a plan: its counters on the device, and launches against given slab regions.
+
+    `pointers[r]`: device address, here, of rank r's region, zeroed. `spin_s`: how long a kernel waits.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        path: Path,
+        dtype: str,
+        rank: int,
+        pointers: tuple[int, ...],
+        max_nbytes: int,
+        spin_s: float,
+        function: jit.Function,
+    ) -> None:
+        from cuda.bindings import runtime
+
+        self.plan, self.path, self.dtype = plan, path, dtype
+        self.rank, self.world, self.pointers = rank, len(pointers), pointers
+        self.max_nbytes, self.spin_s = max_nbytes, spin_s
+        self.function = function
+        self.layout = layout(plan, self.world, path, max_nbytes)
+        self.epoch, self.stall_ns = 0, 0
+        self._args = args_type(self.world)
+        self._state = int(jit.checked(runtime.cudaMalloc(self.layout.state_nbytes)))
+        self.set_sequence(0)
+
+    def set_sequence(self, last: int) -> None:
+        """Clear the error and set every counter to `last`, the sequence of the last operation."""
+        state = np.zeros(self.layout.state_nbytes // 4, np.uint32)
+        state[STATE_COUNTERS // 4 :] = last
+        _to_device(self._state, state)
+
+    def bind(self, source: int, target: int, nbytes: int, *, blocks: int | None = None) -> Operation:
+        """An operation on device buffers of `nbytes` at addresses `source` and `target`, which may be equal.
+
+        `blocks` other than the plan's break the grid rule: for the test that shows why it is one.
+        Raises OursError on a size or an address that no kernel can take.
+        """
+        check_message(self.dtype, nbytes, self.max_nbytes, source, target)
+        units, chunk, tiles = extent(self.plan, self.world, nbytes)
+        args = self._args(
+            input=source,
+            output=target,
+            nbytes=nbytes,
+            state=self._state,
+            phase2=self.layout.phase2,
+            phase3=self.layout.phase3,
+            spin_ns=int(self.spin_s * 1e9),
+            units=units,
+            chunk=chunk,
+            tiles=tiles,
+            capacity=self.layout.capacity,
+            rank=self.rank,
+            epoch=self.epoch,
+            lookahead=self.plan.lookahead,
+            alignment=alignment_of(source, target),
+            stall_ns=self.stall_ns,
+            pace=self.plan.pace,
+            lag=self.plan.lag,
+            window=self.plan.window,
+            slab=(ctypes.c_uint64 * self.world)(*self.pointers),
+        )
+        bound = self.function.bind(blocks or self.plan.blocks, self.plan.threads, args)
+        return Operation(bound=bound, nbytes=nbytes)
+
+    def error(self) -> DeviceError | None:
+        """The device's error word; waits for nothing, so synchronise first."""
+        return decode_error(int(_from_device(self._state, 8).view(np.uint64)[0]))
+
+    def torn_lines(self) -> int:
+        """Torn lines seen so far, in a build with ARF_COUNT_TEARS."""
+        return int(_from_device(self._state + 8, 8).view(np.uint64)[0])
+
+    def check(self) -> None:
+        """Raise PeerTimeout when a kernel gave up."""
+        error = self.error()
+        if error is not None:
+            raise PeerTimeout(error.sentence(self.rank, self.spin_s), error)
+
+    def close(self) -> None:
+        """Free the counters; idempotent."""
+        from cuda.bindings import runtime
+
+        pointer, self._state = self._state, 0
+        if pointer:
+            runtime.cudaFree(pointer)
+
+
+class Reducer:
+    """One plan, set up on every rank. Collective to make, to `reset` and to `close`.
+
+    `max_nbytes`: the largest message. `spin_s`: how long a kernel waits for a peer. `extra`: test macros.
+    Raises OursError or SlabError on every rank when any rank fails.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        path: Path,
+        dtype: str,
+        group: slabs.Exchange,
+        device: int,
+        max_nbytes: int,
+        spin_s: float = SWEEP_SPIN_S,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        check_world(plan, group.world, path, max_nbytes)
+        function = _jointly(
+            group, f"{plan.name} over {path}", lambda: kernel(plan, group.world, dtype, path, device, extra)
+        )
+        self._group = group
+        self.slab = slabs.slab(path, group, layout(plan, group.world, path, max_nbytes).nbytes)
+        try:
+            self.end = Endpoint(
+                plan=plan,
+                path=path,
+                dtype=dtype,
+                rank=group.rank,
+                pointers=self.slab.pointers,
+                max_nbytes=max_nbytes,
+                spin_s=spin_s,
+                function=function,
+            )
+        except BaseException:
+            self.slab.close()
+            raise
+
+    def bind(self, source: int, target: int, nbytes: int) -> Operation:
+        """See `Endpoint.bind`."""
+        return self.end.bind(source, target, nbytes)
+
+    def error(self) -> DeviceError | None:
+        """See `Endpoint.error`."""
+        return self.end.error()
+
+    def check(self) -> None:
+        """See `Endpoint.check`."""
+        self.end.check()
+
+    def reset(self) -> None:
+        """Collective: after an error, meet, clear slab and counters, and go on in a new epoch.
+
+        Operations bound before carry the old epoch: bind them anew.
+        """
+        from cuda.bindings import runtime
+
+        jit.checked(runtime.cudaDeviceSynchronize())
+        epochs = self._group.all_gather(self.end.epoch)
+        self.slab.clear()
+        self.end.set_sequence(0)
+        self.end.epoch = max(epochs) + 1
+        self._group.barrier()
+
+    def close(self) -> None:
+        """Free slab and counters; idempotent."""
+        self.slab.close()
+        self.end.close()
+
+
+def check_message(dtype: str, nbytes: int, max_nbytes: int, *addresses: int) -> None:
+    """Raise OursError on a message that a kernel cannot take."""
+    item = ITEMSIZE[dtype]
+    if nbytes > max_nbytes:
+        raise OursError(
+            f"message of {nbytes} bytes, but the slab holds {max_nbytes}; make it with a larger max_nbytes"
+        )
+    if nbytes <= 0 or nbytes % item:
+        raise OursError(f"expected a positive multiple of {item} bytes ({dtype}), got {nbytes}")
+    if alignment_of(*addresses) < item:
+        raise OursError(f"expected buffers aligned to their {item}-byte elements, got addresses {addresses}")
+
+
+def check_world(plan: Plan, world: int, path: Path, max_nbytes: int) -> None:
+    """Raise OursError on a plan that no kernel exists for."""
+    if not 2 <= world <= MAX_WORLD:
+        raise OursError(f"expected 2 to {MAX_WORLD} ranks, got {world}")
+    if not 0 < max_nbytes < 1 << 31:
+        raise OursError(f"expected a slab for 1 byte to 2 GiB, got {max_nbytes}")
+    problem = flaw(plan, world, path)
+    if problem:
+        raise OursError(f"{plan.name} with {world} ranks over {path}: {problem}")
+
+
+def _jointly(group: slabs.Exchange, what: str, step: Callable[[], Any]) -> Any:
+    """Take a step on every rank; all raise OursError when any failed."""
+    value, problem = None, None
+    try:
+        value = step()
+    except Exception as error:  # noqa: BLE001 - every rank hears of it, then all raise
+        problem = f"{type(error).__name__}: {error}"
+    failed = [f"rank {r}: {e}" for r, e in enumerate(group.all_gather(problem)) if e is not None]
+    if failed:
+        raise OursError(f"{what} could not be set up: {'; '.join(failed)}")
+    return value
+
+
+def _to_device(pointer: int, values: np.ndarray) -> None:
+    from cuda.bindings import runtime
+
+    kind = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+    jit.checked(runtime.cudaMemcpy(pointer, values.ctypes.data, values.nbytes, kind))
+    jit.checked(runtime.cudaDeviceSynchronize())
+
+
+def _from_device(pointer: int, nbytes: int) -> np.ndarray:
+    from cuda.bindings import runtime
+
+    values = np.zeros(nbytes, np.uint8)
+    kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+    jit.checked(runtime.cudaMemcpy(values.ctypes.data, pointer, nbytes, kind))
+    return values
+
+
+class PreparedReduce:
+    """A case of the `peer` or `host` backend, ready to run: a reducer and `slots` pairs of torch tensors.
+
+    Collective to make. `device` is this rank's, which must be the current one.
+    """
+
+    def __init__(self, case: Case, group: Any, slots: int, plan: Plan, device: int) -> None:
+        import torch
+
+        self.slots, self.case, self.plan = slots, case, plan
+        self._torch, self._device = torch, device
+        dtype = getattr(torch, case.dtype)
+        self._inputs = [torch.zeros(case.numel, dtype=dtype, device=f"cuda:{device}") for _ in range(slots)]
+        self._outputs = self._inputs if case.inplace else [torch.empty_like(x) for x in self._inputs]
+        self.reducer = Reducer(
+            plan=plan,
+            path=case.path,
+            dtype=case.dtype,
+            group=group,
+            device=device,
+            max_nbytes=case.nbytes,
+        )
+        self._operations = [
+            self.reducer.bind(source.data_ptr(), target.data_ptr(), case.nbytes)
+            for source, target in zip(self._inputs, self._outputs, strict=True)
+        ]
+        group.barrier()  # nobody starts before all have cleared and mapped everything
+
+    def write(self, slot: int, values: np.ndarray) -> None:
+        """Set a slot's input from float64 values, shape (numel,)."""
+        source = self._torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
+        self._inputs[slot].copy_(source)  # rounds once, on the host, from float64
+
+    def poison(self, slot: int) -> None:
+        """NaN into a slot's output, when it has one of its own."""
+        if not self.case.inplace:
+            self._outputs[slot].fill_(float("nan"))
+
+    def run(self, slot: int) -> None:
+        """Enqueue a slot's reduction on torch's current stream."""
+        self._operations[slot].launch(self._torch.cuda.current_stream(self._device).cuda_stream)
+
+    def read(self, slot: int) -> np.ndarray:
+        """A slot's output as float64, after waiting. Raises PeerTimeout when a kernel gave up."""
+        self._torch.cuda.synchronize(self._device)
+        self.reducer.check()
+        return self._outputs[slot].double().cpu().numpy()
+
+    def ran(self) -> Ran:
+        """The plan's name and parts; our kernels choose nothing at run time."""
+        plan = self.plan
+        return Ran(
+            algorithm=plan.name,
+            protocol=f"{plan.protocol}{plan.line}" if plan.protocol == "line" else plan.protocol,
+            channels=plan.blocks,
+            transport="pinned host memory" if self.case.path == "host" else "peer memory",
+            library="arfloor",
+            source="self",
+        )
+
+    def close(self) -> None:
+        """Free everything; idempotent."""
+        self.reducer.close()
+        self._operations = []
+        self._inputs = self._outputs = []

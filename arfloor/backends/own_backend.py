@@ -1,0 +1,130 @@
+"""What the `peer` and `host` backends share: variants, support, and how a variant becomes a plan.
+
+`auto`   the fastest correct plan for the message, found by measuring when it is prepared
+`rule`   the plan by rule of thumb, unmeasured: what a program gets that does not tune
+families `line128`, `ll`, `flag`, ...: one shape each, with a grid by rule of thumb
+a plan   any name that `arfloor.core.plans.parse` reads, such as `line512t64-one-66x256-pace27`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from arfloor.backends.base import SUPPORTED, Group, PreparedOp, Support, Variant
+from arfloor.core.cases import Case, Machine, Path, Settings
+from arfloor.core.plans import DTYPE_NUMBER, MAX_WORLD, Plan, parse
+from arfloor.core.tuning import MANY_RANK_FAMILIES, families, family
+
+MAX_NBYTES = 256 << 20
+
+
+class OwnBackend:
+    """See `arfloor.backends.base.Backend`; a subclass has a `name` and a `path`."""
+
+    name: str
+    path: Path
+    settings: Settings = ()
+
+    def support(self, machine: Machine, case: Case) -> Support:
+        """GPUs of compute capability 8.0 on, two to eight ranks, peer access for `peer`."""
+        if machine.device_kind != "cuda":
+            return Support(ok=False, reason="needs_gpu", detail="our kernels run on NVIDIA GPUs")
+        if case.path != self.path:
+            return Support(ok=False, reason="needs_p2p", detail=f"this backend is the {self.path} path")
+        if not 2 <= case.world <= MAX_WORLD:
+            return Support(ok=False, reason="world_size", detail=f"2 to {MAX_WORLD} ranks, not {case.world}")
+        if case.dtype not in DTYPE_NUMBER:
+            return Support(ok=False, reason="dtype", detail=f"{', '.join(DTYPE_NUMBER)}, not {case.dtype}")
+        if not 0 < case.nbytes <= MAX_NBYTES:
+            return Support(ok=False, reason="size", detail=f"1 to {MAX_NBYTES} bytes, not {case.nbytes}")
+        if machine.compute_capability is not None and machine.compute_capability < (8, 0):
+            return Support(ok=False, reason="compute_capability", detail="compute capability 8.0 or newer")
+        if self.path == "peer" and machine.facts.get("p2p") is False:
+            return Support(ok=False, reason="needs_p2p", detail="the GPUs have no peer access to each other")
+        return SUPPORTED
+
+    def variants(self, machine: Machine) -> Sequence[Variant]:
+        """`auto` for every run; the rest for grids."""
+        if machine.device_kind != "cuda" or not 2 <= machine.world <= MAX_WORLD:
+            return ()
+        from arfloor.backends.tune import facts_of_machine
+
+        names = ("auto", "rule", *families(facts_of_machine(machine, self.path)))
+        return [
+            Variant(name=name, path=self.path, settings=self.settings, contender=name == "auto")
+            for name in names
+        ]
+
+    def prepare(self, case: Case, group: Group, slots: int) -> PreparedOp:
+        """Set a case up collectively. Raises OursError or SlabError on every rank when any rank fails."""
+        import torch
+
+        from arfloor.backends.ours import PreparedReduce
+
+        device = torch.device(case.devices[group.rank])
+        ordinal = torch.cuda.current_device() if device.index is None else device.index
+        mine = subgroup(group, case)
+        with torch.cuda.device(ordinal):
+            plan = self._plan(case, mine, ordinal)
+            return PreparedReduce(case, mine, slots, plan, ordinal)
+
+    def _plan(self, case: Case, group: Any, device: int) -> Plan:
+        from arfloor.backends import tune
+        from arfloor.runtime.barrier import DeviceBarrier
+
+        if case.variant == "auto":
+            key = (self.path, group.world, case.dtype, case.nbytes)
+            if key not in _CHOSEN:
+                barrier = DeviceBarrier(group, self.path, device=device)
+                try:
+                    choice = tune.choose(
+                        group,
+                        path=self.path,
+                        device=device,
+                        dtype=case.dtype,
+                        nbytes=case.nbytes,
+                        barrier=barrier,
+                    )
+                finally:
+                    barrier.close()
+                _CHOSEN[key] = choice.plan
+            return _CHOSEN[key]
+        if case.variant == "rule":
+            return tune.untuned(self.path, group.world, device, case.nbytes)
+        facts = tune.facts_of(self.path, group.world, device)
+        if case.variant in (*families(facts), *MANY_RANK_FAMILIES):
+            return family(case.variant, facts, case.nbytes)
+        return parse(case.variant)
+
+
+_CHOSEN: dict[tuple[str, int, str, int], Plan] = {}
+"""Plans that this process tuned; equal on all ranks, because all chose by the same times."""
+
+
+class SubGroup:
+    """The ranks of one reducing group within a worker's, numbered from 0."""
+
+    def __init__(self, group: Group, members: Sequence[int]) -> None:
+        self._group, self._members = group, tuple(members)
+        self.rank, self.world = self._members.index(group.rank), len(self._members)
+
+    def barrier(self) -> None:
+        self._group.barrier()
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every member's value; all groups of the worker must call it together."""
+        everyone = self._group.all_gather(value)
+        return [everyone[rank] for rank in self._members]
+
+    def broadcast(self, value: Any) -> Any:
+        """The first member's value."""
+        return self.all_gather(value)[0]
+
+
+def subgroup(group: Group, case: Case) -> Any:
+    """The group that reduces a case: the whole worker's, or this rank's part of it."""
+    for members in case.groups:
+        if group.rank in members and len(members) < group.world:
+            return SubGroup(group, members)
+    return group

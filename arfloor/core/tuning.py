@@ -1,0 +1,196 @@
+"""Which plans to measure for a message, and which to take unmeasured: pure functions of shared facts.
+
+Every rank computes the same candidates, so ranks that tune together never disagree about what runs next.
+What is known by measurement stands in docs/kernels.md; the rules here follow from it:
+
+- A warp should have one tile of the message where the GPU holds enough warps: a second round costs a round
+  trip. So grids fit the message exactly.
+- Small messages are all latency: short packets, few blocks. Large ones are all wire: long lines.
+- Over the host, sends are paced to the rate at which the link carries both directions; the rate is the
+  link's own, so a spread of paces is tried, then refined around the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from arfloor.core.cases import Path
+from arfloor.core.plans import Plan, ceil_div, extent, flaw, max_threads
+
+PACES = (14, 20, 27, 36, 50, 70, 100)
+"""SM cycles a 512-byte tile: at 2 GHz from 73 down to 10 GB/s, a factor of about 1.4 apart."""
+
+SMALL_TILES = 40
+FAMILIES = ("line16", "line64", "line128", "line512", "ll", "flag", "pull", "line128-two", "line512-two")
+MANY_RANK_FAMILIES = ("line128-staged", "line512-two-staged", "islands")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the choice of plans may depend on; equal on all ranks."""
+
+    path: Path
+    world: int
+    multiprocessors: int
+    nvlink: bool = False
+
+
+def fitted(plan: Plan, facts: Facts, nbytes: int, warps_a_block: int, rounds: int = 1) -> Plan:
+    """The plan with a grid whose warps have `rounds` tiles each, in blocks of `warps_a_block` warps.
+
+    Keeps to what is resident at once (as many threads a multiprocessor as a block may have, for registers);
+    a message too large for that gets more rounds and a lookahead of one.
+    """
+    tiles = extent(plan, facts.world, nbytes)[2]
+    if plan.protocol == "flag":
+        tiles = ceil_div(extent(plan, facts.world, nbytes)[1], 32)
+    threads = min(32 * warps_a_block, max_threads(plan, facts.world))
+    warps = threads // 32
+    most = max(1, facts.multiprocessors * max_threads(plan, facts.world) // threads)
+    blocks = min(most, ceil_div(tiles, warps * rounds))
+    alone = tiles <= blocks * warps
+    lookahead = 0 if alone else max(1, plan.lookahead)
+    return replace(plan, blocks=blocks, threads=threads, lookahead=lookahead, pace=plan.pace if alone else 0)
+
+
+def family(name: str, facts: Facts, nbytes: int) -> Plan:
+    """A named shape with a grid by rule of thumb. Raises ValueError on an unknown name."""
+    shapes = {
+        "line16": Plan(protocol="line", line=16, tag_bits=32),
+        "line64": Plan(protocol="line", line=64, tag_bits=32),
+        "line128": Plan(protocol="line", line=128),
+        "line512": Plan(protocol="line", line=512),
+        "ll": Plan(protocol="ll"),
+        "flag": Plan(protocol="flag"),
+        "pull": Plan(protocol="flag", pull=True),
+        "line128-two": Plan(protocol="line", line=128, shot=2),
+        "line512-two": Plan(protocol="line", line=512, shot=2),
+        "line128-staged": Plan(protocol="line", line=128, staged=True),
+        "line512-two-staged": Plan(protocol="line", line=512, shot=2, staged=True),
+        "islands": Plan(protocol="line", line=128, shot=4),
+    }
+    if name not in shapes:
+        raise ValueError(f"expected one of {', '.join(shapes)}, got {name!r}")
+    return _by_rule(shapes[name], facts, nbytes)
+
+
+def families(facts: Facts) -> tuple[str, ...]:
+    """Names of `family` that exist for a path and world."""
+    names = FAMILIES + (MANY_RANK_FAMILIES if facts.world > 2 else ())
+    return tuple(n for n in names if not flaw(family(n, facts, 65536), facts.world, facts.path))
+
+
+def _by_rule(plan: Plan, facts: Facts, nbytes: int) -> Plan:
+    if plan.protocol == "flag":
+        return fitted(plan, facts, nbytes, 16, rounds=1 if nbytes <= 1 << 18 else 2)
+    made = fitted(plan, facts, nbytes, _warps(facts, nbytes))
+    return replace(made, lag=200) if facts.path == "host" and plan.shot == 1 else made
+
+
+def _warps(facts: Facts, nbytes: int) -> int:
+    if nbytes <= 1 << 14:
+        return 4
+    return 4 if nbytes <= 1 << 18 else 16 if facts.path == "host" else 8
+
+
+def rule_of_thumb(facts: Facts, nbytes: int) -> Plan:
+    """A good plan without measuring. Over the host it cannot know the link's pace and clocks itself instead:
+    several tiles a warp, one sent ahead."""
+    if facts.world > 2:
+        small = nbytes <= (1 << 15) // max(1, facts.world - 1) * 2
+        return family("line128" if small else "line512-two", facts, nbytes)
+    if facts.path == "peer":
+        name = "ll" if nbytes <= 1 << 14 else "line16" if nbytes <= 1 << 17 else "line128"
+        return family(name if nbytes < 1 << 19 else "line512", facts, nbytes)
+    if nbytes <= 1 << 17:
+        return family("line128", facts, nbytes)
+    long = Plan(protocol="line", line=512, lookahead=1)
+    rounds = 8 if nbytes >= 1 << 20 else 3
+    return replace(fitted(long, facts, nbytes, 8 if rounds == 8 else 4, rounds), lookahead=1)
+
+
+def candidates(facts: Facts, nbytes: int) -> tuple[Plan, ...]:
+    """Plans to measure first; the rule of thumb is always among them."""
+    made = [rule_of_thumb(facts, nbytes)]
+    if facts.world > 2:
+        made += [family(n, facts, nbytes) for n in families(facts)]
+        made += [
+            fitted(replace(family(n, facts, nbytes), lookahead=1), facts, nbytes, w, 2)
+            for n in ("line128-two", "line512-two")
+            for w in (4, 8)
+        ]
+    elif facts.path == "peer":
+        made += list(_peer_pair(facts, nbytes))
+    else:
+        made += list(_host_pair(facts, nbytes))
+    return _valid(made, facts)
+
+
+def _peer_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:
+    short = (Plan(protocol="ll"), Plan(protocol="line", line=16, tag_bits=32))
+    long = (Plan(protocol="line", line=128), Plan(protocol="line", line=512))
+    medium = (Plan(protocol="line", line=64, tag_bits=32),)
+    fronts = short + medium if nbytes <= 1 << 15 else medium + long + short[1:]
+    for front in fronts if nbytes < 1 << 19 else long:
+        for warps in (4, 8) if nbytes < 1 << 19 else (8, 16):
+            yield fitted(front, facts, nbytes, warps)
+    if nbytes >= 1 << 17:
+        yield family("pull", facts, nbytes)
+        yield family("flag", facts, nbytes)
+
+
+def _host_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:
+    long, line128 = Plan(protocol="line", line=512), Plan(protocol="line", line=128)
+    if extent(long, facts.world, nbytes)[2] <= SMALL_TILES:
+        for front in (line128, Plan(protocol="line", line=16, tag_bits=32), Plan(protocol="ll")):
+            for lag in (0, 200):
+                yield replace(fitted(front, facts, nbytes, 4), lag=lag)
+        return
+    for pace in PACES:
+        yield replace(fitted(replace(long, pace=pace), facts, nbytes, 4 if nbytes < 1 << 19 else 16), lag=150)
+    for rounds, warps in ((3, 4), (4, 8), (8, 8)):
+        yield replace(fitted(long, facts, nbytes, warps, rounds), lookahead=1)
+
+
+def refined(best: Plan, facts: Facts, nbytes: int) -> tuple[Plan, ...]:
+    """Plans around the best of the first round: other paces and windows; none where there is no pace."""
+    if not best.pace:
+        return ()
+    made = []
+    for factor in (0.87, 0.93, 1.0, 1.07, 1.15):
+        pace = max(1, round(best.pace * factor))
+        made += [replace(best, pace=pace, window=window) for window in (0, 1, 2)]
+    return tuple(p for p in _valid(made, facts) if p != best)
+
+
+def _valid(plans: Iterable[Plan], facts: Facts) -> tuple[Plan, ...]:
+    return tuple(p for p in dict.fromkeys(plans) if not flaw(p, facts.world, facts.path))
+
+
+def shortlist(times_us: Mapping[str, Sequence[float]], keep: int) -> list[str]:
+    """The `keep` fastest by their slowest quarter: a plan that is fast on most replays and collapses on
+    some is not a fast plan. `times_us`: per plan, the maximum over ranks of each replay."""
+
+    def score(name: str) -> float:
+        ordered = sorted(times_us[name])
+        return ordered[min(len(ordered) - 1, 3 * len(ordered) // 4)]
+
+    return sorted(times_us, key=lambda name: (score(name), name))[:keep]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A table of tuned plans of one path, world and dtype: (bytes, plan's name), ascending."""
+
+    path: Path
+    world: int
+    dtype: str
+    plans: tuple[tuple[int, str], ...]
+
+    def pick(self, nbytes: int) -> str | None:
+        """The plan tuned for the smallest size that is not smaller, else the largest; None when empty."""
+        for size, name in self.plans:
+            if nbytes <= size:
+                return name
+        return self.plans[-1][1] if self.plans else None

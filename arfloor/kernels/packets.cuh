@@ -1,0 +1,392 @@
+// One-shot, two-shot and island-aware two-shot over self-validating packets (line, LL): no barrier anywhere.
+//
+// A warp owns the same places of every chunk in every phase, reads a place of the input before it writes it
+// (so in place is safe), and keeps a sequence counter of its own. The grid is fixed for a plan, so that all
+// counters of all ranks always agree. Buffers alternate by the sequence's parity: finishing operation s + 1
+// needs every peer's s + 1, sent after its s ended, so a peer's s + 2 finds s read.
+//
+// Loops run over tiles (32 lanes' worth of packets), the same number of times for every lane of a warp.
+
+#define TILE (32 / LANES)
+#define FULL 0xffffffffu
+#define NONE 0xffffffffu
+#define ISLAND (ARF_WORLD / 2)
+
+struct Worker {
+  const Args& a;
+  Codec codec;
+  u32 index, count;  // this warp among the grid's
+  u32 sequence, parity;
+  u32 inner;  // this lane's packet within a tile
+  u64 error, began;
+
+  // Counter and error word are on their way from here on, beside the first loads of the input.
+  __device__ __forceinline__ Worker(const Args& args) : a(args) {
+    index = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+    count = blockDim.x / 32 * gridDim.x;
+    inner = threadIdx.x % 32 / LANES;
+    sequence = next_sequence(load_gpu32(a.state + ARF_STATE_COUNTERS + 4ull * index));
+    error = load_gpu64(a.state);
+    began = cycles();
+    parity = parity_of(sequence);
+    codec.sequence(sequence, a.epoch);
+  }
+  // False when an earlier operation failed.
+  __device__ __forceinline__ bool fine() const { return !__any_sync(FULL, error != 0); }
+
+  __device__ __forceinline__ void leave() const {
+    if (threadIdx.x % 32 == 0) store_gpu32(a.state + ARF_STATE_COUNTERS + 4ull * index, sequence);
+  }
+  // Waits until so many cycles have passed since `since`; not at all for 0.
+  __device__ __forceinline__ static void hold(u64 since, u32 wanted) {
+    if (wanted != 0)
+      while (cycles() - since < wanted) { }
+  }
+  __device__ __forceinline__ void load(u64 unit, u32 (&w)[4]) const {
+    load_user<VECTOR>(a, a.in, codec.at(unit), codec.words(), w);
+  }
+  __device__ __forceinline__ void save(u64 unit, const u32 (&w)[4]) const {
+    store_user<VECTOR>(a, codec.at(unit), codec.words(), w);
+  }
+
+  // This lane's part of a packet's place.
+  __device__ __forceinline__ u64 mine(u64 at) const {
+#if LANES > 1
+    at += codec.lane * 16;
+#endif
+    return at;
+  }
+  __device__ __forceinline__ u64 out(u64 phase, u32 to, u64 capacity, u64 i) const {
+    return mine(outbox(a, phase, parity, to, capacity, i));
+  }
+  __device__ __forceinline__ u64 in(u64 phase, u32 from, u64 capacity, u64 i) const {
+    return mine(inbox(a, phase, parity, from, capacity, i));
+  }
+  __device__ __forceinline__ u64 out_all(u64 phase, u32 to, u64 i) const {
+    return mine(shared_outbox(a, phase, parity, to, i));
+  }
+  __device__ __forceinline__ u64 in_all(u64 phase, u32 from, u64 i) const {
+    return mine(shared_inbox(a, phase, parity, from, i));
+  }
+
+  // Polls until packet p of every bit p of `pending` is whole and new; `pending` is the same in all lanes of
+  // a packet. Bit p stands for rank first + p, and no lane has bit `self`; or, when self is NONE, all stand
+  // for rank first. False: gave up, error reported; the same in all lanes.
+  template <int N>
+  __device__ __forceinline__ bool collect(const u64 (&from)[N], u32 pending, u32 self, u32 first, u32 (&got)[N][4]) const {
+    Spin spin = {0, 0};
+    stall(a, sequence, 77);
+    while (true) {
+#pragma unroll
+      for (int p = 0; p < N; ++p)
+        if (pending >> p & 1) load_sys(from[p], got[p]);
+#pragma unroll
+      for (int p = 0; p < N; ++p) {
+        if (p == self) continue;
+        if (codec.open(got[p], a, sequence)) pending &= ~(1u << p);
+      }
+      if (!__any_sync(FULL, pending != 0)) return true;
+      // Two ranks whose polls are a whole round trip apart take turns in coming too late. A delay that only
+      // some ranks take breaks that rhythm, and within `lag` of each other they stay in step.
+      if (a.rank & 1) hold(cycles(), a.lag);
+      if (tired(spin) && __any_sync(FULL, give_up(spin, a))) {
+        if (pending != 0) report(a, self == NONE ? first : first + __ffs(pending) - 1, sequence);
+        return false;
+      }
+    }
+  }
+
+  // Waits for one packet, and reads it again later: it stays until this operation ends.
+  __device__ __forceinline__ bool arrived(u64 at, bool valid, u32 from) const {
+    const u64 places[1] = {at};
+    u32 ignored[1][4];
+    return collect<1>(places, valid ? 1 : 0, NONE, from, ignored);
+  }
+
+  __device__ __forceinline__ void put(u64 at, const u32 (&w)[4], bool valid) const {
+    codec.store(at, w, valid, a, sequence);
+    stall(a, sequence, 11);
+  }
+};
+
+// Sends the same packet to the ranks [first, first + n) without this one, nearest first, so that no two ranks
+// start with the same target. Staged: before each further send, waits for the packet of the rank as far
+// behind, where it `arrives`.
+template <class Out, class In, class Arrives>
+__device__ __forceinline__ bool push(const Worker& w, u32 first, u32 n, bool valid, const u32 (&packet)[4], Out out, In in,
+                                     Arrives arrives) {
+#if ARF_WRITER_HOLDS
+  w.put(out(w.a.rank), packet, valid);
+#else
+  u32 me = w.a.rank - first;
+#pragma unroll 1
+  for (u32 k = 1; k < n; ++k) {
+    w.put(out(first + (me + k) % n), packet, valid);
+#if ARF_STAGED
+    u32 from = first + (me + n - k) % n;
+    if (k + 1 < n && !w.arrived(in(from), arrives(from), from)) return false;
+#endif
+  }
+#endif
+  return true;
+}
+
+// Sums own words and the packets of ranks [first, first + N) in rank order, own ones in their place.
+template <int N>
+__device__ __forceinline__ void sum_in_order(const Worker& w, u32 self, const u32 (&own)[4], const u32 (&got)[N][4], Sum& sum) {
+#pragma unroll
+  for (int p = 0; p < N; ++p) {
+    u32 words[4];
+    if (p == self) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[j] = own[j];
+    } else {
+      w.codec.payload(got[p], words);
+    }
+    accumulate(sum, words, p == 0);
+  }
+}
+
+// Fills all places of this warp with NaN.
+__device__ __forceinline__ void poison(const Worker& w, u32 units, u32 chunks) {
+  const u32 nan[4] = {ARF_NAN_WORD, ARF_NAN_WORD, ARF_NAN_WORD, ARF_NAN_WORD};
+  for (u32 tile = w.index; tile < w.a.tiles; tile += w.count) {
+    u32 i = tile * TILE + w.inner;
+    for (u32 c = 0; c < chunks; ++c)
+      if (i < units) w.save((u64)c * units + i, nan);
+  }
+}
+
+#if ARF_SHOT == 1
+
+// The warps of a block begin to poll in turn, at most `window` of them at a time. Else a rank that comes early
+// has all its warps polling in vain, and over a slow link the answers it no longer needs make it late: then
+// its peer comes early to the next operation, and so on. Only a courtesy: nothing depends on it for safety,
+// so the flags start as an earlier kernel left them, at worst too far on.
+struct Turns {
+  volatile u32* passed;  // one a warp, in shared memory
+  u32 warp;
+
+  __device__ __forceinline__ bool wait(const Worker& w, u32 mark) const {
+    if (w.a.window == 0 || warp < w.a.window) return true;
+    Spin spin = {0, 0};
+    while (__any_sync(FULL, (int)(passed[warp - w.a.window] - mark) < 0))
+      if (tired(spin) && __any_sync(FULL, give_up(spin, w.a))) return false;
+    return true;
+  }
+  __device__ __forceinline__ void pass(u32 mark) const {
+    if (threadIdx.x % 32 == 0) passed[warp] = mark;
+  }
+};
+
+// Everyone sends everything to everyone; one phase. A warp sends `lookahead` tiles ahead of the one it waits
+// for, and tiles leave at a steady `pace`, so that both directions of the link are busy: sent at once, they
+// would fill the way out, and the reads would queue behind them.
+__device__ __forceinline__ void body(const Args& a) {
+  __shared__ u32 passed[32];
+  Worker w(a);
+  const Turns turns = {passed, threadIdx.x / 32};
+  bool good = true;
+  u32 sent = w.index, done = w.index;
+  u64 sent_at = 0;
+  for (u32 r = 0; done < a.tiles; ++r) {
+    if (sent < a.tiles) {
+      u32 i = sent * TILE + w.inner;
+      u32 own[4], packet[4];
+      w.load(i, own);
+      w.codec.seal(own, packet);
+      const bool fine = w.fine();
+      w.hold(w.began, a.pace * sent);
+      good = push(w, 0, ARF_WORLD, i < a.units && fine, packet, [&](u32 to) { return w.out_all(0, to, i); },
+                              [&](u32 from) { return w.in_all(0, from, i); }, [&](u32) { return i < a.units; });
+      sent += w.count;
+      sent_at = cycles();
+      good = good && fine;
+      if (!good) break;
+    }
+    if (r >= a.lookahead || sent >= a.tiles) {
+      u32 i = done * TILE + w.inner;
+      u32 own[4], got[ARF_WORLD][4];
+      u64 from[ARF_WORLD];
+      w.load(i, own);
+      w.hold(sent_at, a.lag);
+      good = turns.wait(w, w.sequence + r);
+#pragma unroll
+      for (u32 p = 0; p < ARF_WORLD; ++p) from[p] = w.in_all(0, p, i);
+      u32 others = ((1u << ARF_WORLD) - 1) & ~(1u << a.rank);
+      good = good && w.collect<ARF_WORLD>(from, i < a.units ? others : 0, a.rank, 0, got);
+      turns.pass(w.sequence + r);
+      if (!good) break;
+      Sum sum;
+      u32 result[4];
+      sum_in_order<ARF_WORLD>(w, a.rank, own, got, sum);
+      rounded(sum, result);
+      if (i < a.units) w.save(i, result);
+      done += w.count;
+    }
+  }
+  if (w.fine() && good) w.leave();
+  else poison(w, a.units, 1);
+}
+
+#elif ARF_SHOT == 2
+
+// Rank c owns chunk c: receives it from everyone, sums, sends the rounded sum to everyone.
+__device__ __forceinline__ void body(const Args& a) {
+  Worker w(a);
+  bool good = true;
+  u32 sent = w.index, summed = w.index, done = w.index;
+  for (u32 r = 0; done < a.tiles; ++r) {
+    if (sent < a.tiles) {
+      u32 i = sent * TILE + w.inner;
+#pragma unroll 1
+      for (u32 k = 1; good && k < ARF_WORLD; ++k) {
+        u32 to = (a.rank + k) % ARF_WORLD;
+        u64 unit = (u64)to * a.chunk + i;
+        u32 own[4], packet[4];
+        w.load(unit, own);
+        w.codec.seal(own, packet);
+        good = w.fine();
+        w.put(w.out(0, to, a.capacity, i), packet, good && i < a.chunk && unit < a.units);
+#if ARF_STAGED
+        u32 from = (a.rank + ARF_WORLD - k) % ARF_WORLD;
+        bool arrives = i < a.chunk && (u64)a.rank * a.chunk + i < a.units;
+        if (good && k + 1 < ARF_WORLD) good = w.arrived(w.in(0, from, a.capacity, i), arrives, from);
+#endif
+      }
+      sent += w.count;
+      if (!good) break;
+    }
+    if (summed < a.tiles && (r >= a.lookahead || sent >= a.tiles)) {
+      u32 i = summed * TILE + w.inner;
+      u64 unit = (u64)a.rank * a.chunk + i;
+      bool valid = i < a.chunk && unit < a.units;
+      u32 own[4], got[ARF_WORLD][4];
+      u64 from[ARF_WORLD];
+      w.load(unit, own);
+#pragma unroll
+      for (u32 p = 0; p < ARF_WORLD; ++p) from[p] = w.in(0, p, a.capacity, i);
+      u32 others = ((1u << ARF_WORLD) - 1) & ~(1u << a.rank);
+      good = w.collect<ARF_WORLD>(from, valid ? others : 0, a.rank, 0, got);
+      if (!good) break;
+      Sum sum;
+      u32 result[4], packet[4];
+      sum_in_order<ARF_WORLD>(w, a.rank, own, got, sum);
+      rounded(sum, result);
+      w.codec.seal(result, packet);
+      good = push(w, 0, ARF_WORLD, valid, packet, [&](u32 to) { return w.out_all(PHASE2, to, i); },
+                  [&](u32 from) { return w.in_all(PHASE2, from, i); },
+                  [&](u32 from) { return i < a.chunk && (u64)from * a.chunk + i < a.units; });
+      if (!good) break;
+      if (valid) w.save(unit, result);
+      summed += w.count;
+    }
+    if (r >= 2 * a.lookahead || summed >= a.tiles) {
+      u32 i = done * TILE + w.inner;
+      u32 got[ARF_WORLD][4], pending = 0;
+      u64 from[ARF_WORLD];
+#pragma unroll
+      for (u32 p = 0; p < ARF_WORLD; ++p) {
+        from[p] = w.in_all(PHASE2, p, i);
+        if (p != a.rank && i < a.chunk && (u64)p * a.chunk + i < a.units) pending |= 1u << p;
+      }
+      good = w.collect<ARF_WORLD>(from, pending, a.rank, 0, got);
+      if (!good) break;
+#pragma unroll
+      for (u32 p = 0; p < ARF_WORLD; ++p) {
+        u32 words[4];
+        w.codec.payload(got[p], words);
+        if (pending >> p & 1) w.save((u64)p * a.chunk + i, words);
+      }
+      done += w.count;
+    }
+  }
+  if (w.fine() && good) w.leave();
+  else poison(w, a.chunk, ARF_WORLD);
+}
+
+#elif ARF_SHOT == 4
+
+// Two islands of consecutive ranks. Chunks are as many as an island has ranks: reduce-scatter within the
+// island, exchange of float32 partial sums with the same rank of the other island, all-gather within.
+__device__ __forceinline__ bool one_tile(const Args& a, const Worker& w, u32 i) {
+  const u32 first = a.rank / ISLAND * ISLAND, me = a.rank - first, twin = (a.rank + ISLAND) % ARF_WORLD;
+  const u64 unit = (u64)me * a.chunk + i;
+  const bool valid = i < a.chunk && unit < a.units;
+  bool good = w.fine();
+#pragma unroll 1
+  for (u32 k = 1; k < ISLAND; ++k) {
+    u32 to = (me + k) % ISLAND;
+    u64 theirs = (u64)to * a.chunk + i;
+    u32 words[4], packet[4];
+    w.load(theirs, words);
+    w.codec.seal(words, packet);
+    w.put(w.out(0, first + to, a.capacity, i), packet, good && i < a.chunk && theirs < a.units);
+  }
+  u32 own[4], got[ISLAND][4];
+  u64 from[ISLAND];
+  w.load(unit, own);
+#pragma unroll
+  for (u32 p = 0; p < ISLAND; ++p) from[p] = w.in(0, first + p, a.capacity, i);
+  u32 others = ((1u << ISLAND) - 1) & ~(1u << me);
+  if (!good || !w.collect<ISLAND>(from, valid ? others : 0, me, first, got)) return false;
+  Sum sum;
+  sum_in_order<ISLAND>(w, me, own, got, sum);
+
+  // A packet of partial sums for each element of a word: packet 2 i + e holds the e-th of every word.
+  const u64 capacity = (u64)a.capacity * ARF_PER_WORD;
+  u32 partial[ARF_PER_WORD][4];
+  u64 partial_from[ARF_PER_WORD];
+#pragma unroll
+  for (u32 e = 0; e < ARF_PER_WORD; ++e) {
+    u32 words[4], packet[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words[j] = __float_as_uint(sum.f[j][e]);
+    w.codec.seal(words, packet);
+    w.put(w.out(PHASE2, twin, capacity, (u64)i * ARF_PER_WORD + e), packet, valid);
+    partial_from[e] = w.in(PHASE2, twin, capacity, (u64)i * ARF_PER_WORD + e);
+  }
+  if (!w.collect<ARF_PER_WORD>(partial_from, valid ? (1u << ARF_PER_WORD) - 1 : 0, NONE, twin, partial)) return false;
+  u32 result[4], packet[4];
+#pragma unroll
+  for (u32 e = 0; e < ARF_PER_WORD; ++e) {
+    u32 words[4];
+    w.codec.payload(partial[e], words);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum.f[j][e] += __uint_as_float(words[j]);  // of two terms, the order is no matter
+  }
+  rounded(sum, result);
+  w.codec.seal(result, packet);
+  bool pushed = push(w, first, ISLAND, valid, packet, [&](u32 to) { return w.out_all(a.phase3, to, i); },
+                     [&](u32 from) { return w.in_all(a.phase3, from, i); },
+                     [&](u32 from) { return i < a.chunk && (u64)(from - first) * a.chunk + i < a.units; });
+  if (!pushed) return false;
+  if (valid) w.save(unit, result);
+
+  u32 pending = 0;
+#pragma unroll
+  for (u32 p = 0; p < ISLAND; ++p) {
+    from[p] = w.in_all(a.phase3, first + p, i);
+    if (p != me && i < a.chunk && (u64)p * a.chunk + i < a.units) pending |= 1u << p;
+  }
+  if (!w.collect<ISLAND>(from, pending, me, first, got)) return false;
+#pragma unroll
+  for (u32 p = 0; p < ISLAND; ++p) {
+    u32 words[4];
+    w.codec.payload(got[p], words);
+    if (pending >> p & 1) w.save((u64)p * a.chunk + i, words);
+  }
+  return true;
+}
+
+__device__ __forceinline__ void body(const Args& a) {
+  Worker w(a);
+  bool good = w.fine();
+  for (u32 tile = w.index; good && tile < a.tiles; tile += w.count) good = one_tile(a, w, tile * TILE + w.inner);
+  if (good) w.leave();
+  else poison(w, a.chunk, ISLAND);
+}
+
+#endif
+
+ARF_KERNEL(body)

@@ -1,0 +1,28 @@
+"""GPU tests run where there are GPUs; elsewhere they are skipped, saying so."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# Before CUDA starts: virtual ranks need a hardware queue a stream.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+def _gpus() -> int:
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    found = None
+    for item in items:
+        wanted = 2 if item.get_closest_marker("gpu2") else 1 if item.get_closest_marker("gpu") else 0
+        if wanted:
+            found = _gpus() if found is None else found
+            if found < wanted:
+                item.add_marker(pytest.mark.skip(reason=f"needs {wanted} NVIDIA GPUs, found {found}"))
