@@ -48,37 +48,31 @@ extern "C" __global__ void pingpong(u32* theirs, const u32* mine, u32 base, int 
     elapsed_ns[0] = now_ns() - begin;
 }
 
-// Every pass stores all of [dst, dst + n16 * 16). System scope: the stores leave this GPU.
-extern "C" __global__ void stream_write(uint4* dst, u64 n16, int passes, u32 seed) {
+// Stores `all16` vectors of 16 bytes, round and round over a window of `window16` (a power of two), so
+// that one message after the other goes to its own addresses. System scope: the stores leave this GPU.
+extern "C" __global__ void stream_write(uint4* dst, u64 all16, u64 window16, u32 value) {
     const u64 step = (u64)gridDim.x * blockDim.x;
-    for (int pass = 0; pass < passes; ++pass) {
-        for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n16; i += step) {
-            const u32 v = seed + pass;
-            asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(dst + i), "r"(v) : "memory");
-        }
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < all16; i += step) {
+        asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(dst + (i & (window16 - 1))),
+                     "r"(value)
+                     : "memory");
     }
 }
 
-// Every pass loads all of [src, src + n16 * 16), eight loads in flight a thread where there are as many.
-extern "C" __global__ void stream_read(const uint4* src, u64 n16, int passes, u32* sink) {
+// Loads as `stream_write` stores, eight loads in flight a thread.
+extern "C" __global__ void stream_read(const uint4* src, u64 all16, u64 window16, u32* sink) {
     const u64 step = (u64)gridDim.x * blockDim.x;
-    const u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u32 sum = 0;
-    if (first >= n16) return;
-    const u64 each = (n16 - first + step - 1) / step;  // vectors of this thread in one pass
-    const u64 all = each * passes;
-    u64 at = 0;
-    for (u64 done = 0; done < all; done += 8) {
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < all16; i += 8 * step) {
         u32 x[8], y[8], z[8], w[8];
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
             x[k] = y[k] = z[k] = w[k] = 0;
-            if (done + k < all) {
+            if (i + k * step < all16) {
                 asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                              : "=r"(x[k]), "=r"(y[k]), "=r"(z[k]), "=r"(w[k])
-                             : "l"(src + first + at * step)
+                             : "l"(src + ((i + k * step) & (window16 - 1)))
                              : "memory");
-                at = at + 1 == each ? 0 : at + 1;
             }
         }
 #pragma unroll

@@ -10,8 +10,10 @@ and reading at once, on the peer path (from three GPUs on) every rank to every o
 stream's `src` is where the bytes come from, `dst` where they go: a load by cuda:0 from host memory is
 host > cuda:0. In patterns of several streams the time is that until the last has ended.
 
-A rate is a slope between few and many passes over the same bytes, so that launches and the first
-round trip cancel; it comes from CUDA graphs that start behind the device barrier.
+A rate is a slope between few and many messages of one size, one after the other to their own addresses
+in a window of constant size, so that launches and the first round trip cancel; it comes from CUDA
+graphs that start behind the device barrier. SM streams keep the better of two widths of grid: too many
+loads in flight can slow a host bridge down.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -35,7 +38,10 @@ SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 REPEATS = 9
 _FLAG_STRIDE = 256
 _FLAGS = 1 << 20  # bytes of a rank's region that hold flags; streams start behind them
+_WINDOW = max(SIZES)
 _THREADS = 256
+# blocks of a stream at most, as multiples of the number of multiprocessors
+_GRIDS = (2.0, 0.25)
 _WAIT_NS = 2_000_000_000
 
 
@@ -108,7 +114,7 @@ class _Probe:
         self.group, self.rank, self.world = bench.group, bench.rank, bench.group.world
         self.path, self.barrier = path, barrier
         self.ordinal = int(bench.device.partition(":")[2])
-        self.slab: Slab = slab(path, bench.group, _FLAGS + max(SIZES))
+        self.slab: Slab = slab(path, bench.group, _FLAGS + _WINDOW)
         cubins = {
             relaxed: compile_cubin(
                 read_sources("probes.cu"),
@@ -121,9 +127,9 @@ class _Probe:
         self.pingpongs = {relaxed: Function(cubin, "pingpong") for relaxed, cubin in cubins.items()}
         self.write = Function(cubins[True], "stream_write")
         self.read = Function(cubins[True], "stream_read")
-        self.local = torch.zeros(max(SIZES), dtype=torch.uint8, device="cuda")
+        self.local = torch.zeros(_WINDOW, dtype=torch.uint8, device="cuda")
         self.word = torch.zeros(1, dtype=torch.int64, device="cuda")
-        self.blocks = 2 * torch.cuda.get_device_properties(self.ordinal).multi_processor_count
+        self.multiprocessors = torch.cuda.get_device_properties(self.ordinal).multi_processor_count
         self.flag = 0
 
     def close(self) -> None:
@@ -157,15 +163,20 @@ class _Probe:
         gathered: list[float] = self.group.all_gather(values)[a]
         return [v for v in gathered if v > 0]
 
-    def enqueue(self, job: Stream, nbytes: int, passes: int) -> None:
+    def grids(self, engine: str, nbytes: int) -> list[int]:
+        """Blocks to try for a stream of messages of `nbytes`: at most one thread per 16 bytes."""
+        if engine == "ce":
+            return [0]
+        most = -(-nbytes // 16 // _THREADS)
+        return sorted({max(1, min(most, int(g * self.multiprocessors))) for g in _GRIDS}, reverse=True)
+
+    def enqueue(self, job: Stream, nbytes: int, passes: int, grid: int) -> None:
         """Put one stream's work on torch's current stream."""
         far = self.slab.pointers[self.rank if job.other < 0 and job.access == "write" else self._far(job)]
         far += _FLAGS
         if job.engine == "ce":
             _copy(self.local.data_ptr(), far, nbytes, passes, write=job.access == "write")
             return
-        vectors = nbytes // 16
-        grid = max(1, min(self.blocks, -(-vectors // _THREADS)))
         last = ctypes.c_uint32(self.rank) if job.access == "write" else ctypes.c_uint64(self.word.data_ptr())
         kernel = self.write if job.access == "write" else self.read
         kernel.launch(
@@ -173,8 +184,8 @@ class _Probe:
             _THREADS,
             _stream(),
             ctypes.c_uint64(far),
-            ctypes.c_uint64(vectors),
-            ctypes.c_int(passes),
+            ctypes.c_uint64(nbytes // 16 * passes),
+            ctypes.c_uint64(_WINDOW // 16),
             last,
         )
 
@@ -182,13 +193,19 @@ class _Probe:
         # loads from host memory read what another rank wrote, as a reduce through the host does
         return job.other if job.other >= 0 else (self.rank + 1) % self.world
 
-    def stream_us(self, pattern: Pattern, nbytes: int) -> list[float]:
-        """Cost of one more pass of the whole pattern, the slowest rank deciding, in us."""
+    def stream_us(self, pattern: Pattern, nbytes: int, grid: int) -> list[float]:
+        """Cost of one more message in every stream of a pattern, the slowest rank deciding, in us."""
         mine = [s for s in pattern.streams if s.rank == self.rank]
         few = max(2, (1 << 20) // nbytes)
         many = 5 * few
         chains = [
-            Chain(_Streams(self, mine, nbytes, passes), 1, self.barrier, graph=True, least_nodes=len(mine))
+            Chain(
+                _Streams(self, mine, nbytes, passes, grid),
+                1,
+                self.barrier,
+                graph=True,
+                least_nodes=len(mine),
+            )
             for passes in (many, few)
         ]
         try:
@@ -209,10 +226,11 @@ class _Streams:
 
     slots = 1
 
-    def __init__(self, probe: _Probe, jobs: Sequence[Stream], nbytes: int, passes: int) -> None:
+    def __init__(self, probe: _Probe, jobs: Sequence[Stream], nbytes: int, passes: int, grid: int) -> None:
         import torch
 
-        self._probe, self._jobs, self._nbytes, self._passes = probe, jobs, nbytes, passes
+        self._probe, self._jobs = probe, jobs
+        self._shape = nbytes, passes, grid
         self._side = [torch.cuda.Stream() for _ in jobs]
 
     def run(self, _slot: int) -> None:
@@ -222,7 +240,7 @@ class _Streams:
         for job, side in zip(self._jobs, self._side, strict=True):
             side.wait_stream(main)
             with torch.cuda.stream(side):
-                self._probe.enqueue(job, self._nbytes, self._passes)
+                self._probe.enqueue(job, *self._shape)
         for side in self._side:
             main.wait_stream(side)
 
@@ -237,9 +255,10 @@ def _copy(local: int, far: int, nbytes: int, passes: int, *, write: bool) -> Non
     from cuda.bindings import runtime
 
     src, dst = (local, far) if write else (far, local)
-    for _ in range(passes):
-        kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
-        checked(runtime.cudaMemcpyAsync(dst, src, nbytes, kind, _stream()))
+    kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
+    for i in range(passes):
+        at = i * nbytes % _WINDOW
+        checked(runtime.cudaMemcpyAsync(dst + at, src + at, nbytes, kind, _stream()))
 
 
 class _Empty:
@@ -377,7 +396,11 @@ def _rates(probe: _Probe, link: str, in_time: Callable[[], bool]) -> list[Primit
             for pattern in patterns(probe.path, probe.world, engine):
                 if not in_time():
                     return found
-                rates = rates_gbps(probe.stream_us(pattern, nbytes), nbytes)
+                tried = [
+                    rates_gbps(probe.stream_us(pattern, nbytes, grid), nbytes)
+                    for grid in probe.grids(engine, nbytes)
+                ]
+                rates = max(tried, key=lambda r: statistics.median(r) if r else 0.0)
                 found += [_rate(probe, link, pattern, s, nbytes, rates) for s in pattern.streams]
     return found
 
