@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from arfloor.core import units
+from arfloor.core import nccl_picks, units
 from arfloor.report import phrases
 from arfloor.report.model import HEADLINE_NBYTES, Failure, Report, Row, Section, size_span, status_spans
 from arfloor.report.series import series
@@ -64,6 +64,9 @@ def _section(section: Section) -> RenderableType:
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
     row = section.nearest(HEADLINE_NBYTES)
     lines = [spans, row.verdict.sentence, *_floor_lines(row)]
+    picked = nccl_picks.sentence(nccl_picks.bad_picks(r for row in section.rows for r in row.results))
+    if picked:
+        lines.append(picked)
     lines += [
         f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in series(section) if s.fit and s.role != "other"
     ]
