@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -44,29 +43,21 @@ def command(
     from arfloor.core.doctor import diagnose
     from arfloor.core.engines import engine_table
     from arfloor.core.findings import exit_status
-    from arfloor.report import box_svg, box_text
+    from arfloor.report import box_json, box_svg, box_text
 
-    box, warnings = _described(from_) if from_ is not None else (_this_machine(probe), [])
+    box, warnings = _described(from_) if from_ is not None else (_this_machine(probe), ())
     findings = diagnose(box)
     uses = engine_table(box)
-    if svg is not None:
-        _write(svg, box_svg.render(box))
-    if write is not None:
-        _write_folder(write, box)
     if format == "json":
-        document = {
-            "schema": 1,
-            "box": _plain(box),
-            "findings": [_plain(f) for f in findings],
-            "engines": [_plain(u) for u in uses],
-            "warnings": warnings,
-            "exit_status": exit_status(findings),
-        }
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        sys.stdout.write(box_json.render(box, findings, uses, warnings))
     else:
         tty = sys.stdout.isatty()
         width = max(shutil.get_terminal_size().columns if tty else 120, 80)
         sys.stdout.write(box_text.render(box, findings, uses, warnings, width=width, color=tty))
+    if svg is not None:
+        _write(svg, box_svg.render(box))
+    if write is not None:
+        _write_folder(write, box)
     return exit_status(findings)
 
 
@@ -78,20 +69,14 @@ def _this_machine(probe: bool) -> Box:
     return probe_box(box) if probe else box
 
 
-def _described(file: Path) -> tuple[Box, list[str]]:
+def _described(file: Path) -> tuple[Box, tuple[str, ...]]:
     from arfloor.ingest.boxes import read_box
     from arfloor.ingest.outside import MAX_BYTES, decode, read_bounded
 
     text = decode(sys.stdin.buffer.read(MAX_BYTES + 1)) if str(file) == "-" else read_bounded(file)
     box, warned = read_box(text)
     name = "standard input" if str(file) == "-" else file.name
-    return box, [f"{name}, {w}" for w in warned]
-
-
-def _plain(record: Any) -> Any:
-    from dataclasses import asdict
-
-    return asdict(record)
+    return box, tuple(f"{name}, {w}" for w in warned)
 
 
 def _write(file: Path, content: str) -> None:

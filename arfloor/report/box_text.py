@@ -59,9 +59,13 @@ def render(
 
 def summary(findings: Sequence[Finding]) -> str:
     """How many findings of each grave kind, in one line."""
-    counts = {level: sum(f.level == level for f in findings) for level in ("problem", "warning", "unknown")}
-    problems = f"{counts['problem']} found that spoil results" if counts["problem"] else "no problem found"
-    return f"{problems}; {counts['warning']} warnings; {counts['unknown']} not checked"
+    problems, warnings, open_ = (
+        sum(f.level == level for f in findings) for level in ("problem", "warning", "unknown")
+    )
+    words = [f"{problems} problem{'s' * (problems != 1)}" if problems else "no problem found"]
+    words += [f"{warnings} warning{'s' * (warnings != 1)}"] if warnings else []
+    words += [f"{open_} not checked"] if open_ else []
+    return ", ".join(words)
 
 
 def tree(box: Box) -> Tree:

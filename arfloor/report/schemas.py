@@ -9,12 +9,16 @@ import json
 import sys
 from pathlib import Path
 
-from arfloor.report import comparison, rows
+from arfloor.report import box_json, comparison, rows
 
 
 def schemas() -> dict[str, str]:
     """File name -> text of every schema."""
-    found = {"report.schema.json": rows.json_schema(), "compare.schema.json": comparison.json_schema()}
+    found = {
+        "report.schema.json": rows.json_schema(),
+        "compare.schema.json": comparison.json_schema(),
+        "doctor.schema.json": box_json.json_schema(),
+    }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {name: json.dumps(head | schema, indent=1) + "\n" for name, schema in found.items()}
 

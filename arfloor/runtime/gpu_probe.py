@@ -209,6 +209,8 @@ def run(bus_ids: list[str]) -> dict[str, Any]:
     links: list[LinkUnderLoad] = []
     current = ("", "")
     devices, hidden = _open(bus_ids)
+    if not devices:
+        return _answer(paths, links, hidden)
     try:
         rates: dict[str, float] = {}
         with pinned() as host:

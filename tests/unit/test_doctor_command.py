@@ -2,8 +2,10 @@
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from arfloor import topologies_io
 from arfloor.cli import main
@@ -61,6 +63,8 @@ def test_json_holds_everything_with_sources(pasted, capsys):
     status, out, _ = run(capsys, "--from", pasted, "--format", "json")
     document = json.loads(out)
     assert status == document["exit_status"] == 0
+    schema = json.loads((Path(__file__).parents[2] / "docs/schemas/doctor.schema.json").read_text())
+    Draft202012Validator(schema).validate(document)
     assert len(document["box"]["gpus"]) == 4
     assert {e["world"] for e in document["engines"]} == {2, 4}
     assert all(e["source"] for e in document["engines"])
