@@ -80,6 +80,7 @@ STATISTICS = {
     "five launches of five rounds": World(launches=5, rounds=5),
     "one launch": World(launches=1, launch=0.0),
     "two launches, one case alone": World(cases=1),
+    "two launches, three cases": World(cases=3),
     "three launches, one case alone": World(cases=1, launches=3),
 }
 

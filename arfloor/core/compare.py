@@ -15,7 +15,7 @@ import numpy as np
 from arfloor.core.cases import Case, Estimate, Result, Samples, record
 from arfloor.core.launches import Launches, Spread, summarise
 from arfloor.core.ratios import BAND, Answer, Comparison, aa_spread, unpaired_ratio
-from arfloor.core.spread import launch_spread
+from arfloor.core.spread import spreads
 from arfloor.core.verdict import group_key, group_order, is_correct
 
 Z = 1.959964  # 97.5 % quantile of the normal
@@ -73,8 +73,8 @@ class _Run:
         for case_id, result in self.results.items():
             if is_correct(result) and (found := summarise(by_case[case_id])) is not None:
                 self.launches[case_id] = found
-        settings = [self.results[k].case.settings for k in self.launches]
-        self.spread: Spread | None = launch_spread(list(self.launches.values()), settings)
+        judged_by = spreads([self.results[k].case for k in self.launches], list(self.launches.values()))
+        self.spreads = dict(zip(self.launches, judged_by, strict=True))
         groups: dict[object, list[str]] = defaultdict(list)
         for k in self.launches:
             groups[group_key(self.results[k].case)].append(k)
@@ -86,7 +86,7 @@ class _Run:
         """Launches of a case and the spread to judge them by; a latency without samples is one launch
         with the noise that its interval states."""
         if case_id in self.launches:
-            return self.launches[case_id], self.spread
+            return self.launches[case_id], self.spreads[case_id]
         latency = self.results[case_id].latency
         if latency is None or not latency.lo < latency.hi or latency.lo <= 0:
             return None, None

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from arfloor.core.cases import BlockRecord, Check, Result, Samples
 from arfloor.core.launches import Launches, Spread, estimate, summarise
-from arfloor.core.spread import launch_spread
+from arfloor.core.spread import spreads
 
 # a case is as bad as its worst launch: `wrong` must never be averaged away
 _SEVERITY = ("wrong", "failed", "timeout", "ok", "unsupported", "skipped")
@@ -29,10 +29,9 @@ def merge_results(records: Iterable[BlockRecord], samples: Iterable[Samples]) ->
     for s in samples:
         timed[s.case_id].append(s)
     launches = {k: found for k in by_case if (found := summarise(timed.get(k, ()))) is not None}
-    # cases of the same settings share processes, and so a launch's luck
-    groups = [by_case[k][0].case.settings for k in launches]
-    spread = launch_spread(list(launches.values()), groups)
-    return tuple(_merge_one(results, launches.get(k), spread) for k, results in by_case.items())
+    judged_by = spreads([by_case[k][0].case for k in launches], list(launches.values()))
+    spread = dict(zip(launches, judged_by, strict=True))
+    return tuple(_merge_one(results, launches.get(k), spread.get(k)) for k, results in by_case.items())
 
 
 def _merge_one(results: list[Result], launches: Launches | None, spread: Spread | None) -> Result:

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from arfloor.core.cases import Result, Samples, Settings
+from arfloor.core.cases import Case, Result, Samples
 from arfloor.core.launches import Launches, Spread, of_launches, of_pairs, of_rounds, slowest_rank
 from arfloor.core.ratios import aa_spread, paired_ratio
-from arfloor.core.spread import launch_spread
+from arfloor.core.spread import spreads
 from arfloor.core.verdict import (
     Answer,
     Compare,
@@ -26,8 +26,8 @@ def paired_compare(results: Sequence[Result], samples: Iterable[Samples]) -> Com
 
     Cases of one block were interleaved and are paired by round; cases of different settings lived in
     different processes and are paired by launch. How much such ratios differ between launches is learnt
-    from all of the run's cases against their defaults; the A/A spread from the cases of the same group.
-    Falls back to `compare_unpaired` where the two share no samples.
+    from all of the run's cases of the family against their defaults; the A/A spread from the cases of the
+    same group. Falls back to `compare_unpaired` where the two share no samples.
     """
     timed: dict[str, list[Samples]] = defaultdict(list)
     for s in samples:
@@ -36,7 +36,7 @@ def paired_compare(results: Sequence[Result], samples: Iterable[Samples]) -> Com
     for r in results:
         if is_correct(r) and timed[r.case.id]:
             groups[group_key(r.case)].append(r)
-    spreads = _spreads(groups.values(), timed)
+    spread_of = _spreads(groups.values(), timed)
     aa = {key: aa_spread(timed[r.case.id] for r in members) or 0.0 for key, members in groups.items()}
 
     def compare(default: Result, candidate: Result) -> Comparison:
@@ -45,7 +45,7 @@ def paired_compare(results: Sequence[Result], samples: Iterable[Samples]) -> Com
             timed[default.case.id],
             timed[candidate.case.id],
             by=by,
-            spread=spreads[by],
+            spread=spread_of.get((candidate.case.id, by)),
             aa_spread=aa.get(group_key(default.case), 0.0),
         )
         if found.ratio is None:
@@ -77,10 +77,10 @@ def _interleaved(a: Result, b: Result) -> bool:
 
 def _spreads(
     groups: Iterable[Sequence[Result]], timed: Mapping[str, Sequence[Samples]]
-) -> dict[str, Spread | None]:
-    """Spread between launches of the ratios to the default, for pairs by round and by launch."""
+) -> dict[tuple[str, str], Spread | None]:
+    """Spread between launches of the ratios to the default, by the case's id and the way of pairing."""
     found: dict[str, list[Launches]] = {"round": [], "launch": []}
-    processes: dict[str, list[Settings]] = {"round": [], "launch": []}
+    cases: dict[str, list[Case]] = {"round": [], "launch": []}
     for members in groups:
         default = default_result(members)
         if default is None:
@@ -95,5 +95,9 @@ def _spreads(
             pairs = of_pairs(rounds, theirs) if by == "round" else of_launches(launches, of_rounds(theirs))
             if pairs is not None:
                 found[by].append(pairs)
-                processes[by].append(other.case.settings)
-    return {by: launch_spread(found[by], processes[by]) for by in found}
+                cases[by].append(other.case)
+    return {
+        (case.id, by): spread
+        for by in found
+        for case, spread in zip(cases[by], spreads(cases[by], found[by]), strict=True)
+    }

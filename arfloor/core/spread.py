@@ -15,19 +15,20 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from scipy.special import gammaln
 
+from arfloor.core.cases import Case
 from arfloor.core.launches import Floats, Launches, Spread
 
 TINY = 1e-10  # variance of a relative difference of 1e-5, below any timer's resolution
 FREE = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0])
 WITHIN = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
-LEAST = 5  # cases with two launches or more, below which nothing is pooled
+LEAST = 2  # cases with two launches or more, below which nothing is pooled
 
 
 def launch_spread(cases: Sequence[Launches], groups: Sequence[Hashable] | None = None) -> Spread | None:
     """Spread between launches over the cases of a run.
 
     `groups` names, for each case, the processes that it ran in (its settings); cases of one group may
-    share a launch's luck. None with fewer than five cases of two launches: then each stands alone.
+    share a launch's luck. None with fewer than two cases of two launches: then each stands alone.
     """
     kept = [(c, g) for c, g in zip(cases, groups or [0] * len(cases), strict=True) if len(c.log) > 1]
     if len(kept) < LEAST:
@@ -45,6 +46,23 @@ def launch_spread(cases: Sequence[Launches], groups: Sequence[Hashable] | None =
         shared=shared,
         shared_free=shared_free,
     )
+
+
+def spreads(cases: Sequence[Case], launches: Sequence[Launches]) -> list[Spread | None]:
+    """The spread to judge each case by: that of its family, the cases of one backend, path and mode.
+
+    Families are kept apart because launches of one library may differ tenfold more than those of
+    another, and a common spread would be too narrow for the one and too wide for the other.
+    """
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for i, case in enumerate(cases):
+        members[case.backend, case.path, case.mode].append(i)
+    found: list[Spread | None] = [None] * len(cases)
+    for indices in members.values():
+        spread = launch_spread([launches[i] for i in indices], [cases[i].settings for i in indices])
+        for i in indices:
+            found[i] = spread
+    return found
 
 
 def _most_likely(between: Floats, noise: Floats, free: Floats) -> tuple[float, float, float]:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from arfloor.core.cases import Samples
+from arfloor.core.cases import Case, Samples
 from arfloor.core.launches import of_rounds
+from arfloor.core.spread import spreads
 from arfloor.core.statistics import (
     aa_spread,
     decide,
@@ -107,8 +108,30 @@ def test_launch_luck_shared_by_all_cases_is_not_taken_for_many_observations():
 
 
 def test_too_few_cases_teach_nothing_about_launches():
-    assert launch_spread([of_rounds(rounds(world(s))) for s in range(4)]) is None
+    assert launch_spread([of_rounds(rounds(world(s))) for s in range(1)]) is None
     assert launch_spread([of_rounds(rounds(world(s, shape=(1, 5, 5)))) for s in range(20)]) is None
+
+
+def test_families_are_judged_apart():
+    def case(backend, numel):
+        return Case(
+            backend=backend,
+            path="cpu",
+            devices=("cpu:0", "cpu:1"),
+            numel=numel,
+            dtype="float32",
+            mode="eager",
+        )
+
+    cases = [case("calm", n) for n in range(1, 11)] + [case("wild", n) for n in range(1, 11)]
+    launches = [
+        of_rounds(rounds(world(i, launch=0.05 if c.backend == "wild" else 0.001)))
+        for i, c in enumerate(cases)
+    ]
+    found = spreads([*cases, case("alone", 1)], [*launches, launches[0]])
+    assert found[0] is found[9]
+    assert found[0].sd < 0.01 < 0.02 < found[10].sd
+    assert found[-1] is None
 
 
 @pytest.mark.parametrize(
