@@ -127,7 +127,8 @@ def _table(section: Section, rows: list[Row]) -> list[str]:
     tuned = [_library_best(row, library) for row in rows]
     with_tuned = any(t is not None for t in tuned)
     with_floor = any(row.verdict.attainable for row in rows)
-    ran = phrases.ran(section.nearest(HEADLINE_NBYTES).verdict.default.ran) if _default_ran(section) else ""
+    default = section.nearest(HEADLINE_NBYTES).verdict.default
+    ran = phrases.ran(default.ran) if default else ""
     header = ["size", f"default ({library}{': ' + ran if ran else ''})"]
     header += [f"{library} best"] if with_tuned else []
     header += ["best"] + (["attainable", "bound"] if with_floor else [])
@@ -146,11 +147,6 @@ def _table(section: Section, rows: list[Row]) -> list[str]:
             cells += [units.ratio(v.headroom_left.value) if v.headroom_left else ""]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
-
-
-def _default_ran(section: Section) -> bool:
-    default = section.nearest(HEADLINE_NBYTES).verdict.default
-    return default is not None and default.ran is not None
 
 
 def _library_best(row: Row, library: str) -> Result | None:

@@ -27,8 +27,8 @@ Points = Sequence[tuple[int, Estimate]]
 
 _WIDTH = 8.6  # inches
 _CAPTION = (
-    "markers: median with its 95 % interval; lines: fits, thin where the fit switches; "
-    "grey: other cases; dashed: best known schedule at the measured rates; dotted: bound"
+    "markers: median, 95 % interval; lines: fits, thin where they switch; grey: other cases; "
+    "dashed: best known schedule at measured rates; dotted: bound"
 )
 
 
