@@ -228,7 +228,7 @@ class Primitive:
     kind: `pingpong` (one-way latency, us), `stream` (GB/s per direction and active pair), `launch`
     (empty graph node, us), `reduce` (GB/s of additions). engine: `sm`, `ce`, `cpu`. access: `write`,
     `read`, `relaxed`, `acquire_release`, `sendrecv`. src, dst: device or `host`. `active` names the
-    traffic pattern: `one_way`, `both_ways`, `all`.
+    traffic pattern: `one_way`, `both_ways`, `all`; `best` marks a single best repetition.
     """
 
     kind: str
