@@ -11,7 +11,44 @@ from datetime import timedelta
 from typing import Any
 
 
-class TorchGroup:
+class ProcessGroupExchange:
+    """Control traffic over a process group of torch that carries CPU tensors (gloo)."""
+
+    def __init__(self, process_group: Any = None) -> None:
+        import torch.distributed as dist
+
+        self._process_group = process_group
+        self.rank, self.world = dist.get_rank(process_group), dist.get_world_size(process_group)
+
+    def barrier(self) -> None:
+        import torch.distributed as dist
+
+        dist.barrier(group=self._process_group)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every rank's JSON-able value, in rank order."""
+        import torch
+        import torch.distributed as dist
+
+        group = self._process_group
+        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        dist.all_gather(lengths, torch.tensor([data.numel()], dtype=torch.int64), group=group)
+        longest = int(max(int(length) for length in lengths))
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: data.numel()] = data
+        rows = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world)]
+        dist.all_gather(rows, padded, group=group)
+        return [
+            json.loads(bytes(row[: int(length)].numpy())) for row, length in zip(rows, lengths, strict=True)
+        ]
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's JSON-able value on every rank."""
+        return self.all_gather(value if self.rank == 0 else None)[0]
+
+
+class TorchGroup(ProcessGroupExchange):
     """A gloo process group of its own, met over a `TCPStore` under a prefix used once.
 
     Raises RuntimeError when the others do not arrive within `timeout_s`.
@@ -23,39 +60,13 @@ class TorchGroup:
         store = dist.TCPStore(
             host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
         )
-        self.rank, self.world = rank, world
         self._store = dist.PrefixStore(prefix, store)
         # the default group carries control traffic only; a backend makes its own groups beside it.
         # The supervisor ends a worker that waits too long, so this timeout is generous.
         dist.init_process_group(
             "gloo", store=self._store, rank=rank, world_size=world, timeout=timedelta(seconds=600)
         )
-
-    def barrier(self) -> None:
-        import torch.distributed as dist
-
-        dist.barrier()
-
-    def all_gather(self, value: Any) -> list[Any]:
-        """Every rank's JSON-able value, in rank order."""
-        import torch
-        import torch.distributed as dist
-
-        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-        dist.all_gather(lengths, torch.tensor([data.numel()], dtype=torch.int64))
-        longest = int(max(int(length) for length in lengths))
-        padded = torch.zeros(longest, dtype=torch.uint8)
-        padded[: data.numel()] = data
-        rows = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world)]
-        dist.all_gather(rows, padded)
-        return [
-            json.loads(bytes(row[: int(length)].numpy())) for row, length in zip(rows, lengths, strict=True)
-        ]
-
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's JSON-able value on every rank."""
-        return self.all_gather(value if self.rank == 0 else None)[0]
+        super().__init__()
 
     def close(self) -> None:
         """Meet the others once more and leave; a rank that left early would fail theirs."""

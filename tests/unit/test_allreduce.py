@@ -1,0 +1,124 @@
+"""AllReduce without a GPU: which plan takes what, falling back together, and routing an engine through it."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from arfloor.core import dispatch
+from arfloor.core.cases import Case, Estimate, Ran, Result
+from arfloor.core.plans import parse
+from arfloor.core.tuning import Facts
+
+torch = pytest.importorskip("torch")
+
+FACTS = Facts(path="host", world=2, multiprocessors=132)
+
+
+def result(nbytes, plan, **changes):
+    fields = {
+        "backend": "host",
+        "variant": "auto",
+        "path": "host",
+        "devices": ("cuda:0", "cuda:1"),
+        "numel": nbytes // 2,
+        "dtype": "bfloat16",
+        "mode": "graph",
+    }
+    status = changes.pop("status", "ok")
+    return Result(
+        case=Case(**(fields | changes)),
+        status=status,
+        latency=Estimate(value=1.0, lo=1.0, hi=1.0, n=1, unit="us"),
+        ran=Ran(algorithm=plan),
+    )
+
+
+def test_a_runs_plans_become_a_table_and_others_do_not():
+    rows = [
+        result(262144, "line512t64-one-66x256-pace27"),
+        result(8192, "line128t64-one-9x64"),
+        result(8192, "ll-one-4x256", status="wrong", numel=4095),
+        result(65536, "ll-one-4x256", dtype="float16"),
+        result(65536, "ll-one-4x256", variant="ll"),
+    ]
+    table = dispatch.from_results(rows, path="host", world=2, dtype="bfloat16")
+    assert [size for size, _ in table.plans] == [8192, 262144]
+    assert table.pick(1) == "line128t64-one-9x64"
+    assert table.pick(8193) == table.pick(1 << 30) == "line512t64-one-66x256-pace27"
+    assert dispatch.up_to(table, 4096).plans == table.plans[:1]
+
+
+def test_strict_tables_hold_only_what_cannot_tear():
+    table = dispatch.strict(FACTS, "bfloat16", [1 << 20, 8192, 131072])
+    assert {parse(name).protocol for _, name in table.plans} == {"ll", "flag"}
+    assert [size for size, _ in table.plans] == [8192, 131072, 1 << 20]
+
+
+@pytest.fixture
+def lone_rank(tmp_path):
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield dist
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests what happens without a GPU")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_without_gpus_the_process_group_reduces_and_says_why(lone_rank):
+    from arfloor.allreduce import AllReduce
+
+    reduce = AllReduce()
+    assert "no GPU" in reduce.why_not
+    tensor = torch.arange(4, dtype=torch.bfloat16)
+    assert not reduce.takes(tensor)
+    assert reduce(tensor) is tensor
+    out = reduce.traced(tensor)
+    assert out is not tensor
+    assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_operator_has_a_fake_so_that_compilation_keeps_it():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import arfloor.allreduce
+
+    assert arfloor.allreduce.AllReduce
+    with FakeTensorMode():
+        made = torch.ops.arfloor.all_reduce(torch.empty(3, 5, dtype=torch.bfloat16).t(), 1)
+    assert made.shape == (5, 3)
+    assert made.is_contiguous()
+
+
+def test_an_operator_whose_object_is_gone_says_so():
+    import arfloor.allreduce
+
+    assert arfloor.allreduce.AllReduce
+    with pytest.raises(RuntimeError, match="gone"):
+        torch.ops.arfloor.all_reduce(torch.zeros(1), -1)
+
+
+class Coordinator:
+    """What vLLM and SGLang call their tensor-parallel group, as far as reducing goes."""
+
+    def all_reduce(self, tensor):
+        return self._all_reduce_out_place(tensor)
+
+    def _all_reduce_out_place(self, tensor):
+        return tensor + 1
+
+
+def test_an_engines_reduce_is_routed_for_what_we_take_and_given_back():
+    from arfloor.allreduce import route
+
+    ours = types.SimpleNamespace(takes=lambda t: t.numel() < 4, traced=lambda t: t + 100)
+    coordinator, other = Coordinator(), Coordinator()
+    with route(coordinator, ours):
+        assert coordinator.all_reduce(torch.zeros(2)).tolist() == [100.0, 100.0]
+        assert coordinator.all_reduce(torch.zeros(4)).tolist() == [1.0] * 4
+        assert other.all_reduce(torch.zeros(2)).tolist() == [1.0, 1.0]
+    assert coordinator.all_reduce(torch.zeros(2)).tolist() == [1.0, 1.0]
+    with pytest.raises(AttributeError, match="no all_reduce"), route(object(), ours):
+        pass
