@@ -117,8 +117,8 @@ class Fit:
         segments = self._at(nbytes)
         for segment in segments:
             sd = float(np.sqrt(segment.variance(nbytes) + self.misfit**2 + self._beyond(nbytes) ** 2))
-            value = segment.us(nbytes)
-            rows.append((value, value * np.exp(-Z * sd), value * np.exp(Z * sd)))
+            value, half = segment.us(nbytes), min(Z * sd, 50.0)  # exp(50): beyond any latency, yet finite
+            rows.append((value, value * np.exp(-half), value * np.exp(half)))
         value = float(np.exp(np.mean([np.log(max(r[0], 1e-12)) for r in rows])))
         return Estimate(
             value=value,

@@ -176,7 +176,8 @@ def _evaluate(data: _Data, begins: Sequence[int], lines: Sequence[tuple[float, f
 def _outlying(data: _Data, begins: Sequence[int]) -> Bools:
     """Points far off the robust fit: beyond five times the typical residual, beyond 5 %, and beyond
     the point's own interval. An end point must be wilder, since it may be all that is seen of another
-    segment. None where so few points are left over that any could be the wild one."""
+    segment. None where so few points are left over that any could be the wild one, or where more than a
+    fifth of them are: then the lines are wrong, not the points."""
     n, free = len(data.us), len(data.us) - 2 * len(begins)
     if free < 3:
         return np.zeros(n, dtype=bool)
@@ -184,7 +185,8 @@ def _outlying(data: _Data, begins: Sequence[int]) -> Bools:
     typical = max(1.4826 * float(np.median(r)) * np.sqrt(n / free), FLOOR)
     least = np.full(n, 0.05)
     least[[0, -1]] = WILD
-    return np.asarray((r > 5 * typical) & (r > least) & (r > Z * data.se))
+    far = np.asarray((r > 5 * typical) & (r > least) & (r > Z * data.se))
+    return far if far.sum() <= n / 5 else np.zeros(n, dtype=bool)
 
 
 def _scatter(data: _Data, begins: Sequence[int], lines: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -298,7 +300,7 @@ def _unidentified(segments: Sequence[Segment]) -> tuple[str, ...]:
     for i, s in enumerate(segments, start=1):
         where = f"segment {i} ({s.start} to {s.end} B)"
         if s.n < 3:
-            found.append(f"{where} has {s.n} sizes: any line fits, its error cannot be known")
+            found.append(f"{where} has too few sizes ({s.n}): any line fits, its error cannot be known")
         alpha_share = s.alpha.value / max(s.us(s.start), 1e-12)
         if s.alpha.lo <= 0 or s.alpha.hi > 3 * s.alpha.lo:
             found.append(f"alpha of {where}: {alpha_share:.0%} of its smallest size, its interval meets zero")

@@ -150,6 +150,21 @@ def test_low_line_lies_below_most_points_and_is_apart():
     assert found.low.alpha_us < found.segments[0].alpha.value
 
 
+def test_where_many_points_are_far_off_the_lines_are_wrong_and_not_the_points():
+    falling = fit(points([100 - s / 2e5 for s in SIZES]))
+    assert falling.outliers == ()
+    assert falling.scatter > 0.1
+    assert any("beta" in sentence for sentence in falling.unidentified)
+
+
+def test_intervals_as_wide_as_can_be_stay_finite():
+    wild = [
+        (s, Estimate(value=1000.0 + s, lo=1e-3, hi=1e9, n=2, unit="us")) for s in (1024, 2048, 4096, 8192)
+    ]
+    predicted = fit(wild).predict(3000)
+    assert 0 < predicted.lo < 1000 < predicted.hi < np.inf
+
+
 def test_leave_one_out_error_shows_a_bad_model():
     line = [7.0 + s / 12e3 for s in SIZES]
     bent = [7.0 + (s / 12e3) ** 0.5 for s in SIZES]
