@@ -312,6 +312,13 @@ def measure(
     return found
 
 
+def flags(bench: Any, path: Path) -> list[Primitive]:
+    """The ping-pongs of one path alone. Collective; one record that says why where it cannot be probed."""
+    found: list[Primitive] = []
+    with _probing(bench, path, found) as probe:
+        return found if probe is None else _flags(probe, health.link_of(bench.group.world, path))
+
+
 @contextlib.contextmanager
 def _probing(bench: Any, path: Path, found: list[Primitive]) -> Iterator[_Probe | None]:
     from arfloor.runtime.timing_gpu import barrier_for

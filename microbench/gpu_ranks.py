@@ -1,0 +1,74 @@
+"""One GPU a rank, behind one small face: what timers and probes want to know of the process they run in."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from arfloor.backends.nccl import P2P_OFF, Nccl
+from arfloor.core.cases import Case, Estimate
+from arfloor.core.statistics import median_estimate
+from arfloor.runtime import timing_gpu
+from arfloor.runtime.group import TorchGroup
+
+TIMERS = {"graph": timing_gpu.Graph, "eager": timing_gpu.Eager, "isolated": timing_gpu.Isolated}
+
+
+class GpuRank:
+    """This process's rank, its GPU, and the ranks it talks to (control traffic only)."""
+
+    def __init__(self) -> None:
+        self.rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.device = f"cuda:{self.rank}"
+        torch.cuda.set_device(self.rank)
+        self.group = TorchGroup(
+            host=os.environ["MASTER_ADDR"],
+            port=int(os.environ["MASTER_PORT"]),
+            prefix="microbench",
+            rank=self.rank,
+            world=world,
+            timeout_s=60,
+        )
+        self.world = world
+        # NCCL reads it once a process, so a script measures the path it was started for
+        self.path = "host" if os.environ.get("NCCL_P2P_DISABLE") == "1" else "peer"
+
+    def nccl(self, variant: str, nbytes: int, mode: str = "graph", *, rounds: int = 6) -> Estimate:
+        """Latency of one NCCL all-reduce of bfloat16 in us, the slowest rank deciding. Collective."""
+        case = Case(
+            backend="nccl",
+            variant=variant,
+            settings=P2P_OFF if self.path == "host" else (),
+            path=self.path,
+            devices=tuple(f"cuda:{r}" for r in range(self.world)),
+            numel=nbytes // 2,
+            dtype="bfloat16",
+            mode=mode,
+        )
+        op = Nccl().prepare(case, self.group, 4)
+        timer = TIMERS[mode](op, case, self)
+        timer.warm_up()
+        mine = [us for _ in range(rounds) for us in timer.measure(10)]
+        timer.close()
+        op.close()
+        return median_estimate([max(row) for row in zip(*self.group.all_gather(mine), strict=True)])
+
+    def say(self, text: str) -> None:
+        """Print on rank 0."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def leave(self) -> None:
+        """Meet once more, then end at once: libraries may take long to tidy up."""
+        self.group.barrier()
+        os._exit(0)
+
+
+def join() -> GpuRank:
+    """This rank. Raises SystemExit with what to type when no launcher or too few GPUs are there."""
+    if "RANK" not in os.environ:
+        raise SystemExit("start this with: torchrun --standalone --nproc-per-node=2 SCRIPT")
+    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
+        raise SystemExit(f"needs a GPU a rank, found {torch.cuda.device_count()}")
+    return GpuRank()
