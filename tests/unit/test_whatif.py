@@ -159,13 +159,19 @@ def test_a_printed_figure_is_known_to_half_its_last_digit():
 
 def test_compute_between_known_tokens_stays_in_a_bracket_that_needs_no_model():
     known = [(1, 100.0), (16, 160.0), (64, 320.0)]
-    assert compute_ratio(known, 64, 16, Draw()) == pytest.approx(0.5)
+    assert compute_ratio(known, known, 64, 16, Draw()) == pytest.approx(0.5)
     ends = {}
     for end in ("lo", "hi"):
         name = "C(32 tokens) within its bracket"
-        ends[end] = compute_ratio(known, 64, 32, Draw(name, end)) * 320
+        ends[end] = compute_ratio(known, known, 64, 32, Draw(name, end)) * 320
     assert ends == {"lo": pytest.approx(160), "hi": pytest.approx(320)}
-    assert 160 < compute_ratio(known, 64, 32, Draw()) * 320 < 320
+    assert 160 < compute_ratio(known, known, 64, 32, Draw()) * 320 < 320
+
+
+def test_tok_s_that_contradict_each_other_are_refused(latencies):
+    situation = served(latencies, "DeepSeek-V4-Flash", "16:100,64:1000")
+    with pytest.raises(ValueError, match="contradict each other"):
+        run_scenario(situation, 64, parse("overlap", situation))
 
 
 def test_propagation_adds_independent_inputs_in_quadrature():
@@ -209,6 +215,7 @@ ERRORS = {
     "no overhead": ([*STARTING_CASE, "--apply", "quant:fp8"], "overhead_us"),
     "no such backend": ([*STARTING_CASE, "--apply", "switch:nvls"], "pcie_oneshot"),
     "no such change": ([*STARTING_CASE, "--apply", "magic"], "overlap"),
+    "counted twice": ([*STARTING_CASE, "--apply", "fuse,overlap,fuse"], "counted twice"),
     "odd option": ([*STARTING_CASE, "--apply", "fuse:much=1"], "much"),
     "no such concurrency": ([*STARTING_CASE, "--at", "32"], "tok/s at concurrency 32"),
     "size not measured": ([*STARTING_CASE[:7], "--tok-s", "512:3000"], "4194304 B"),
@@ -447,3 +454,18 @@ def test_a_switch_is_named_in_full_or_by_how_only_it_begins(latencies):
     assert parse("switch:kernel line64 [NCCL_P2P_DISABLE=1],fuse", situation)[0].to is named
     with pytest.raises(MissingInput, match="more than one"):
         situation.alternative("kernel")
+
+
+def test_overlap_after_speculation_halves_the_tokens_that_are_then_in_the_step(latencies):
+    """64 sequences of two tokens: half of them is 64 tokens, whose C is known, so no bracket is needed."""
+    situation = served(latencies, "DeepSeek-V4-Flash", "32:400,64:509")
+    chain = [
+        Speculative(verify=2, accept=at(1.5, "tokens"), cost=at(1.5)),
+        TwoBatchOverlap(contention=at(1.0)),
+    ]
+    draw = Draw()
+    step = observe(situation, 64, draw)
+    for intervention in chain:
+        step = intervention.apply(step, draw)
+    assert "C(32 tokens) within its bracket" not in draw.inputs
+    assert sum(g.nbytes for g in step.groups if g.label == "decode") == situation.shape.message_nbytes(64)

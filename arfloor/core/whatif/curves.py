@@ -99,37 +99,44 @@ def table_curve(
     )
 
 
-def compute_ratio(known: Sequence[tuple[int, float]], at: int, want: int, draw: Draw) -> float:
+Known = Sequence[tuple[int, float]]
+
+
+def compute_ratio(known: Known, nominal: Known, at: int, want: int, draw: Draw) -> float:
     """C(want) / C(at), with C the part of a step outside the reduces, from `known` (tokens, us).
 
     `at` must be among the known. Where `want` is not, C(want) lies in a bracket that needs no model:
     C does not fall with the tokens, and tokens can always be run in pieces, so C(k b) <= ceil(k) C(b).
-    The value is the straight line through the two nearest known points, kept within the bracket; the
-    place within the bracket is an input of its own, assumed to be anywhere.
+    The value is the straight line through the two nearest points of `nominal` (the known at their
+    values), kept within their bracket; the place within it is an input of its own, assumed to be
+    anywhere.
     """
     table = dict(known)
-    here = table[at]
     if want == at:
         return 1.0
     if want in table:
-        return table[want] / here
-    lowest = max(
-        (cost if tokens <= want else cost / math.ceil(tokens / want) for tokens, cost in known), default=0.0
-    )
-    highest = min(cost * math.ceil(want / tokens) for tokens, cost in known)
-    highest = max(highest, lowest)
-    line = _straight_line(sorted(known), want, (lowest + highest) / 2)
-    place = 0.5 if highest == lowest else (min(max(line, lowest), highest) - lowest) / (highest - lowest)
+        return table[want] / table[at]
+    low, high = _bracket(nominal, want)
+    line = _straight_line(sorted(nominal), want, (low + high) / 2)
+    place = 0.5 if high == low else (min(max(line, low), high) - low) / (high - low)
     position = Input(
         name=f"C({want} tokens) within its bracket",
         estimate=Estimate(value=place, lo=0.0, hi=1.0, n=0, unit="of the bracket"),
         origin="assumed",
         source=f"no tok/s is given at {want} tokens a step; C rises with the tokens and can be run in pieces",
     )
-    return (lowest + draw(position) * (highest - lowest)) / here
+    low, high = _bracket(known, want)
+    return (low + draw(position) * (high - low)) / table[at]
 
 
-def _straight_line(known: Sequence[tuple[int, float]], want: int, otherwise: float) -> float:
+def _bracket(known: Known, want: int) -> tuple[float, float]:
+    """Least and most that C(want) can be; both rise with every known C."""
+    low = max(cost if tokens <= want else cost / math.ceil(tokens / want) for tokens, cost in known)
+    high = min(cost * math.ceil(want / tokens) for tokens, cost in known)
+    return low, max(low, high)
+
+
+def _straight_line(known: Known, want: int, otherwise: float) -> float:
     if len(known) < 2:
         return otherwise
     right = min(max(bisect_left([t for t, _ in known], want), 1), len(known) - 1)

@@ -13,6 +13,11 @@ from arfloor.core.whatif.uncertainty import Draw
 CONTENTION = Estimate(value=1.05, lo=1.0, hi=1.2, n=0, unit="x")
 
 
+def _half(step: Step) -> int:
+    """Tokens in half the batch."""
+    return max(step.sequences // 2, 1) * step.tokens
+
+
 def _halved(group: Group) -> Group:
     """Twice the reduces at half the size; what they waited in all stays the same."""
     return replace(
@@ -44,7 +49,7 @@ class TwoBatchOverlap:
             raise MissingInput(
                 "overlap: one sequence cannot be split in two batches; ask at a higher concurrency"
             )
-        ratio = scale_compute(step, max(step.sequences // 2, 1), draw)
+        ratio = scale_compute(step, _half(step), draw)
         origin: Origin = "assumed" if self.assumed_contention else "measured"
         slowed = draw(given("contention of compute with reduces", self.contention, origin))
         return replace(
@@ -66,5 +71,5 @@ class TwoBatchOverlap:
         halves = step.with_groups([_halved(g) for g in step.groups])
         last = max((g.each_us(step.situation, draw) for g in halves.groups), default=0.0)
         limit = (step.time_us(draw) - last) / 2 / self.contention.value
-        half = step.compute_us * scale_compute(step, max(step.sequences // 2, 1), draw)
+        half = step.compute_us * scale_compute(step, _half(step), draw)
         return f"C(b/2) > {limit / 1e3:.3g} ms (here {half / 1e3:.3g})"

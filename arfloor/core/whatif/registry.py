@@ -59,6 +59,12 @@ def parse(text: str, situation: Situation) -> tuple[Intervention, ...]:
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
         raise MissingInput(f"--apply: expected one or more of {', '.join(sorted(_MAKERS))}, found nothing")
+    kinds = [item.split(":")[0] for item in items]
+    twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
+    if twice is not None:
+        raise MissingInput(
+            f"--apply {text}: {twice} stands in it twice, and would be counted twice; leave one out"
+        )
     return tuple(_one(item, situation) for item in items)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput, ModelShape
@@ -255,6 +256,18 @@ def known_compute(situation: Situation, draw: Draw) -> list[tuple[int, float]]:
 
 
 def scale_compute(step: Step, tokens: int, draw: Draw) -> float:
-    """C(tokens) / C(now) of the model, from the tok/s known at other concurrencies."""
-    known = known_compute(step.situation, draw)
-    return compute_ratio(known, step.sequences, tokens, draw)
+    """C(tokens) / C(now) of the model, from the tok/s known at other concurrencies. Raises ValueError when
+    a larger batch has the shorter step."""
+    _check_steps(step.situation)
+    known, nominal = known_compute(step.situation, draw), known_compute(step.situation, Draw())
+    now = compute_ratio(known, nominal, step.sequences, step.sequences * step.tokens, draw)
+    return compute_ratio(known, nominal, step.sequences, tokens, draw) / now
+
+
+def _check_steps(situation: Situation) -> None:
+    for (b0, short), (b1, long) in pairwise(sorted(situation.steps, key=lambda s: s[0])):
+        if long.hi < short.lo:
+            raise ValueError(
+                f"tok/s at concurrency {b0} and {b1} contradict each other: the step falls from "
+                f"{short.value / 1e3:.3g} to {long.value / 1e3:.3g} ms; expected it to grow with the batch"
+            )
