@@ -75,6 +75,7 @@ def inline_svg(section: Section, box: str, prefix: str) -> str:
 def draw(section: Section, box: str) -> Figure:
     """Three panels over one size axis: latency with fits and floor, the verdicts, the headroom."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with style.styled():
         figure = Figure(figsize=(_WIDTH, 6.4))
@@ -90,8 +91,8 @@ def draw(section: Section, box: str) -> Figure:
         headroom.set_xlabel("message size of a rank")
         figure.text(0.01, 0.008, _CAPTION, fontsize=7.5, color=style.FAINT)
         margin = style.label_width([*latency_labels, *headroom_labels]) / figure.get_figwidth()
-        figure.get_layout_engine().set(rect=(0, 0.025, 1 - margin, 0.975))
-        figure.draw_without_rendering()
+        layout = ConstrainedLayoutEngine(rect=(0, 0.025, 1 - margin, 0.975), hspace=0.03)
+        layout.execute(figure)
         figure.set_layout_engine("none")  # what labels are placed by is settled; they must not move it
         style.label_ends(latency, latency_labels)
         style.label_ends(headroom, headroom_labels)

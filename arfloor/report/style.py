@@ -72,7 +72,6 @@ _RC: dict[str, Any] = {
     "lines.markersize": 4,
     "figure.dpi": 100,
     "savefig.dpi": 160,
-    "figure.constrained_layout.use": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "arfloor",
 }

@@ -13,7 +13,7 @@ from arfloor import rundir
 from arfloor.core.verdict import AT_FLOOR
 from arfloor.report import html, model, plots, style
 from arfloor.report.series import series
-from tests.synthetic import cpu_world, gpu_world, write_run
+from tests.synthetic import Kind, cpu_world, gpu_world, write_run
 
 SOME = (1024, 2048, 16384, 65536, 262144, 1048576)
 
@@ -88,10 +88,15 @@ def test_the_page_is_whole_and_fetches_nothing(gpu, page):
 
 
 def test_what_a_run_says_is_escaped(tmp_path):
-    world = cpu_world(sizes=(1024,), run_id="<script>alert(1)</script>", versions={"torch": "<b>2</b>"})
+    bad = Kind(backend="<img src=x>", path="cpu", status="failed", reason="worker_died", detail="<i>x</i>")
+    names = {"run_id": "<script>alert(1)</script>", "versions": {"torch": "<b>2</b>"}}
+    world = cpu_world(sizes=(1024,), kinds=(bad,), **names)
     shown = html.render(model.build(rundir.load(write_run(tmp_path, world))))
     assert "<script>" not in shown
     assert "<b>2</b>" not in shown
+    assert "<img" not in shown
+    assert "<i>" not in shown
+    assert "&lt;img src=x&gt;" in shown
 
 
 def test_colours_of_one_picture_differ():
