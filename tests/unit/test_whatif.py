@@ -162,7 +162,7 @@ def test_compute_between_known_tokens_stays_in_a_bracket_that_needs_no_model():
     assert compute_ratio(known, known, 64, 16, Draw()) == pytest.approx(0.5)
     ends = {}
     for end in ("lo", "hi"):
-        name = "C(32 tokens) within its bracket"
+        name = "C(32 tokens a step)"
         ends[end] = compute_ratio(known, known, 64, 32, Draw(name, end)) * 320
     assert ends == {"lo": pytest.approx(160), "hi": pytest.approx(320)}
     assert 160 < compute_ratio(known, known, 64, 32, Draw()) * 320 < 320
@@ -467,5 +467,5 @@ def test_overlap_after_speculation_halves_the_tokens_that_are_then_in_the_step(l
     step = observe(situation, 64, draw)
     for intervention in chain:
         step = intervention.apply(step, draw)
-    assert "C(32 tokens) within its bracket" not in draw.inputs
+    assert "C(32 tokens a step)" not in draw.inputs
     assert sum(g.nbytes for g in step.groups if g.label == "decode") == situation.shape.message_nbytes(64)

@@ -120,7 +120,7 @@ def compute_ratio(known: Known, nominal: Known, at: int, want: int, draw: Draw) 
     line = _straight_line(sorted(nominal), want, (low + high) / 2)
     place = 0.5 if high == low else (min(max(line, low), high) - low) / (high - low)
     position = Input(
-        name=f"C({want} tokens) within its bracket",
+        name=f"C({want} tokens a step)",
         estimate=Estimate(value=place, lo=0.0, hi=1.0, n=0, unit="of the bracket"),
         origin="assumed",
         source=f"no tok/s is given at {want} tokens a step; C rises with the tokens and can be run in pieces",

@@ -137,7 +137,8 @@ def find_out_first(parts: Partition) -> str:
         return ""
     return (
         f"Find out first: {unexplained.share.estimate.value:.1%} of the step, more than half of what was "
-        "profiled, is not explained by transport. Traces of all ranks tell whether it is waiting."
+        "profiled, is not explained by transport. Traces of all ranks on aligned clocks tell whether it is "
+        f"waiting; give what they show as --waiting US@{parts.sequences}."
     )
 
 
