@@ -68,7 +68,9 @@ def adapter(record_type: type[T]) -> TypeAdapter[T]:
 
 def to_json(record: Any) -> str:
     """One record as one line of JSON. Raises ValueError on a value that JSON cannot hold (NaN)."""
-    return adapter(type(record)).dump_json(record).decode()
+    # not dump_json, which writes null for NaN: a record that no reader would take back
+    plain = adapter(type(record)).dump_python(record, mode="json")
+    return json.dumps(plain, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
 def load(path: str | os.PathLike[str]) -> Run:
