@@ -141,15 +141,23 @@ def _launch(probes: Sequence[Primitive], case: Case) -> Term:
     return Term(name="launch", us=node.estimate, source=RateTable.name(node))
 
 
-def _protocol(result: Result, wire: Estimate, probes: Sequence[Primitive], schedule: Schedule) -> Term | None:
-    """Bytes that carry no payload, and the fences of protocols that need them."""
+def packet_factor(result: Result) -> float | None:
+    """Bytes on the wire for each byte of payload, by the protocol that ran; None where that is not known.
+
+    A 128-byte line carries a 64-bit tag through host memory and a 32-bit one elsewhere.
+    """
     name = ((result.ran.protocol if result.ran else None) or "").lower()
     if name == "line128":
-        name, packet = "line128", 128 / (120 if result.case.path == "host" else 124)
-    elif name in _PACKET:
-        packet = _PACKET[name]
-    else:
+        return 128 / (120 if result.case.path == "host" else 124)
+    return _PACKET.get(name)
+
+
+def _protocol(result: Result, wire: Estimate, probes: Sequence[Primitive], schedule: Schedule) -> Term | None:
+    """Bytes that carry no payload, and the fences of protocols that need them."""
+    packet = packet_factor(result)
+    if packet is None:
         return None
+    name = ((result.ran.protocol if result.ran else None) or "").lower()
     us, source = scaled(wire, packet - 1), f"{name}: {packet:.3g} bytes on the wire for each of payload"
     if name in _FENCED:
         relaxed, fenced = latency_of(probes, "relaxed"), latency_of(probes, "acquire_release")
