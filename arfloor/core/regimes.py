@@ -18,7 +18,7 @@ COLLAPSE_SHARE = 0.25
 
 @record
 class WriteCollapse:
-    """Writes of a traffic pattern run at `write_gbps` where `other_gbps` is seen of reads, or of one stream."""
+    """Writes of a pattern run at `write_gbps` where `other_gbps` is seen of reads, or of one stream."""
 
     path: Path
     src: str
