@@ -469,3 +469,33 @@ def test_overlap_after_speculation_halves_the_tokens_that_are_then_in_the_step(l
         step = intervention.apply(step, draw)
     assert "C(32 tokens a step)" not in draw.inputs
     assert sum(g.nbytes for g in step.groups if g.label == "decode") == situation.shape.message_nbytes(64)
+
+
+def test_fusing_saves_one_launch_a_layer_reduce_and_none_for_the_embedding(latencies):
+    situation = served(latencies, "DeepSeek-V4-Flash", "64:509")
+    scenario, _, _ = run_scenario(situation, 64, parse("fuse:saved_us=2", situation))
+    assert scenario.stages[0].saved_us.estimate.value == pytest.approx(2 * 43 * 2)
+    assert any("hyper-connections" in text for text in scenario.stages[0].assumptions)
+
+
+def test_unexplained_time_shrinks_with_transport_only_as_far_as_it_is_transport(latencies):
+    """At 64 with a profiled share: all of it waiting saves the difference of latencies, all of it transport
+    saves that part of the profiled time."""
+    share = ((64, at(0.19, "of the step")),)
+    ratio = 51.0 / 71.7
+    for part, saved in ((0.0, 87 * (71.7 - 51.0)), (1.0, 0.19 * 64 / 509 * 1e6 * (1 - ratio))):
+        situation = served(latencies, "DeepSeek-V4-Flash", "64:509", profiled=share, transport_part=at(part))
+        scenario, _, _ = run_scenario(situation, 64, parse("switch:pcie_oneshot", situation))
+        assert scenario.stages[0].saved_us.estimate.value == pytest.approx(saved, rel=1e-6)
+
+
+def test_overlap_runs_twice_the_reduces_of_half_the_size(latencies):
+    situation = served(latencies, "DeepSeek-V4-Flash", "32:400,64:509")
+    scenario, _, _ = run_scenario(situation, 64, [TwoBatchOverlap(contention=at(1.0))])
+    whole = observe(situation, 64, Draw())
+    half = observe(situation, 32, Draw())
+    left = whole.time_us(Draw()) - scenario.stages[0].saved_us.estimate.value
+    one = half.reduce_us(Draw()) / 87
+    assert left == pytest.approx(2 * half.compute_us + one)
+    assert scenario.stages[0].reduces_per_token == 2 * 87
+    assert scenario.stages[0].nbytes_per_token == pytest.approx(87 * 8192)

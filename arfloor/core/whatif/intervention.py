@@ -42,8 +42,3 @@ def require(value: Estimate | None, what: str, how: str) -> Estimate:
     if value is None:
         raise MissingInput(f"{what}: not given; {how}")
     return value
-
-
-def break_even(gain_us: float, unit_us: float) -> float:
-    """How many units of `unit_us` eat up `gain_us`; infinite when a unit costs nothing."""
-    return gain_us / unit_us if unit_us > 0 else float("inf")

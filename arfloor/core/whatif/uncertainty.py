@@ -26,16 +26,6 @@ class Input:
     source: str
 
 
-def exact(name: str, value: float, unit: str, source: str, origin: Origin = "assumed") -> Input:
-    """An input without an interval."""
-    return Input(
-        name=name,
-        estimate=Estimate(value=value, lo=value, hi=value, n=0, unit=unit),
-        origin=origin,
-        source=source,
-    )
-
-
 class Draw:
     """The values of all inputs in one evaluation; remembers which inputs were asked for."""
 
