@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from arfloor.core.nccl_log import (
     TuningTable,
     parse,
     ran,
+    transport,
 )
 
 FRONT = "box:101:101 [0] NCCL INFO "
@@ -224,3 +227,32 @@ def test_a_line_torn_by_another_writer_is_dropped(first: Choice, second: Choice,
 )
 def test_no_text_makes_it_raise(pieces: list[str]) -> None:
     assert isinstance(parse("".join(pieces)), NcclLog)
+
+
+def test_a_recorded_log_of_two_communicators() -> None:
+    """Two H200s over NVLink, NCCL 2.28.9: the default, then ring-ll on 16 channels."""
+    file = Path(__file__).resolve().parents[1] / "data" / "nccl-2.28.9-nvlink.log"
+    log = parse(file.read_text())
+    assert log.version == "2.28.9"
+    assert log.coll_channels == (24, 16)
+    assert transport(log.connections) == "P2P/CUMEM"
+    assert log.env == {"NCCL_NVLS_ENABLE": "0", "NCCL_PROTO": "LL", "NCCL_ALGO": "Ring"}
+    assert [(c.nbytes, c.protocol, c.channels) for c in log.choices] == [
+        (16, "LL", 1),
+        (1024, "LL", 1),
+        (262144, "LL", 22),
+        (4194304, "SIMPLE", 24),
+        (16, "LL", 1),
+        (1024, "LL", 1),
+        (262144, "LL", 16),
+        (4194304, "LL", 16),
+    ]
+    assert [c.nbytes for c in log.calls] == [c.nbytes for c in log.choices]
+    default, forced = log.tables
+    # its table agrees with what it chose, where the choice was free, and with what was forced
+    assert default.pick(262144) == ("RING", "LL", pytest.approx(7.8 + 262144 / 141000))
+    assert default.pick(4194304) is not None
+    assert (default.pick(4194304) or ())[:2] == ("RING", "SIMPLE")
+    assert {k for k, c in forced.cells.items() if k[0] == "AllReduce" and c.bandwidth_gbps} == {
+        ("AllReduce", "RING", "LL")
+    }
