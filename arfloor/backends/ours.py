@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from arfloor.core import fused
 from arfloor.core.cases import ITEMSIZE, Case, Path, Ran
 from arfloor.core.plans import (
     MAX_WORLD,
@@ -48,8 +49,13 @@ class PeerTimeout(OursError):
         self.error = error
 
 
-def args_type(world: int) -> type[ctypes.Structure]:
-    """`Args` of arfloor/kernels/common.cuh for a number of ranks."""
+def args_type(world: int, *, epilogue: bool = False) -> type[ctypes.Structure]:
+    """`Args` of arfloor/kernels/common.cuh for a number of ranks; `epilogue`: with ARF_FUSED."""
+    more = (
+        *((name, ctypes.c_uint64) for name in ("residual", "weight", "partials")),
+        *((name, ctypes.c_uint32) for name in ("row", "pieces")),
+        *((name, ctypes.c_float) for name in ("eps", "inverse")),
+    )
 
     class Args(ctypes.Structure):
         _fields_ = [
@@ -58,6 +64,7 @@ def args_type(world: int) -> type[ctypes.Structure]:
             *((name, ctypes.c_uint32) for name in ("units", "chunk", "tiles", "capacity", "rank")),
             *((name, ctypes.c_uint32) for name in ("epoch", "lookahead", "alignment", "stall_ns")),
             *((name, ctypes.c_uint32) for name in ("pace", "lag", "window")),
+            *(more if epilogue else ()),
             ("slab", ctypes.c_uint64 * world),
         ]
 
@@ -68,8 +75,8 @@ def kernel(
     plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None = None
 ) -> jit.Function:
     """The loaded kernel of a plan; `extra` macros are for tests (stalls, removed safeguards)."""
-    source = jit.read_sources(*SOURCES[plan.protocol])
     macros = defines(plan, world, dtype, path) | (extra or {})
+    source = jit.read_sources(*(fused.SOURCES if "ARF_FUSED" in macros else SOURCES)[plan.protocol])
     return jit.load_function(source, "all_reduce", device=device, defines=macros, name=f"{plan.name}.cu")
 
 
@@ -134,32 +141,35 @@ class Endpoint:
         `blocks` other than the plan's break the grid rule: for the test that shows why it is one.
         Raises OursError on a size or an address that no kernel can take.
         """
-        check_message(self.dtype, nbytes, self.max_nbytes, source, target)
-        units, chunk, tiles = extent(self.plan, self.world, nbytes)
-        args = self._args(
-            input=source,
-            output=target,
-            nbytes=nbytes,
-            state=self._state,
-            phase2=self.layout.phase2,
-            phase3=self.layout.phase3,
-            spin_ns=int(self.spin_s * 1e9),
-            units=units,
-            chunk=chunk,
-            tiles=tiles,
-            capacity=self.layout.capacity,
-            rank=self.rank,
-            epoch=self.epoch,
-            lookahead=self.plan.lookahead,
-            alignment=alignment_of(source, target),
-            stall_ns=self.stall_ns,
-            pace=self.plan.pace,
-            lag=self.plan.lag,
-            window=self.plan.window,
-            slab=(ctypes.c_uint64 * self.world)(*self.pointers),
-        )
+        args = self._args(**self._arguments(source, target, nbytes))
         bound = self.function.bind(blocks or self.plan.blocks, self.plan.threads, args)
         return Operation(bound=bound, nbytes=nbytes)
+
+    def _arguments(self, source: int, target: int, nbytes: int) -> dict[str, Any]:
+        check_message(self.dtype, nbytes, self.max_nbytes, source, target)
+        units, chunk, tiles = extent(self.plan, self.world, nbytes)
+        return {
+            "input": source,
+            "output": target,
+            "nbytes": nbytes,
+            "state": self._state,
+            "phase2": self.layout.phase2,
+            "phase3": self.layout.phase3,
+            "spin_ns": int(self.spin_s * 1e9),
+            "units": units,
+            "chunk": chunk,
+            "tiles": tiles,
+            "capacity": self.layout.capacity,
+            "rank": self.rank,
+            "epoch": self.epoch,
+            "lookahead": self.plan.lookahead,
+            "alignment": alignment_of(source, target),
+            "stall_ns": self.stall_ns,
+            "pace": self.plan.pace,
+            "lag": self.plan.lag,
+            "window": self.plan.window,
+            "slab": (ctypes.c_uint64 * self.world)(*self.pointers),
+        }
 
     def error(self) -> DeviceError | None:
         """The device's error word; waits for nothing, so synchronise first."""
@@ -191,6 +201,8 @@ class Reducer:
     Raises OursError or SlabError on every rank when any rank fails.
     """
 
+    end_type: type[Endpoint] = Endpoint
+
     def __init__(
         self,
         *,
@@ -210,7 +222,7 @@ class Reducer:
         self._group = group
         self.slab = slabs.slab(path, group, layout(plan, group.world, path, max_nbytes).nbytes)
         try:
-            self.end = Endpoint(
+            self.end = self.end_type(
                 plan=plan,
                 path=path,
                 dtype=dtype,

@@ -37,6 +37,7 @@ class VirtualRanks:
         max_nbytes: int,
         spin_s: float = 2.0,
         extra: dict[str, Any] | None = None,
+        end_type: type[Endpoint] = Endpoint,
     ) -> None:
         from cuda.bindings import runtime
 
@@ -50,7 +51,7 @@ class VirtualRanks:
         self.slabs = tuple(self._allocate() for _ in range(world))
         self.clear()
         self.ends = [
-            Endpoint(
+            end_type(
                 plan=plan,
                 path=path,
                 dtype=dtype,

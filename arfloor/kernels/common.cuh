@@ -4,6 +4,7 @@
 //   ARF_DTYPE 0 float32, 1 float16, 2 bfloat16     ARF_WORLD ranks          ARF_HOST 1: host path
 //   ARF_SHOT 1, 2, or 4 (island-aware two-shot)    ARF_STAGED 1: one stream out, one in, at a time
 //   ARF_PULL 1: readers fetch (flag only)          ARF_LINE 16 to 512       ARF_TAG64 1: 64-bit tags
+//   ARF_FUSED 1: residual add and RMSNorm follow (one-shot only; fused.cuh)
 // For tests only: ARF_STALL (random stalls), ARF_TEAR (lines written in two halves, the tag first),
 // ARF_COUNT_TEARS, and ARF_UNSAFE_HASH, _PARITY, _REGIONS, _SIGNED, each of which removes a safeguard.
 
@@ -49,6 +50,13 @@ struct Args {
   u32 pace;              // SM cycles between the sends of consecutive tiles; 0: as fast as they go
   u32 lag;               // SM cycles from a send to the first poll, and of an odd rank from poll to poll
   u32 window;            // how many warps of a block poll at a time; 0: all
+#ifdef ARF_FUSED         // see fused.cuh
+  u64 residual, weight;  // device addresses; the message is rows of the same dtype
+  u64 partials;          // local memory: `pieces` sums of squares a row, 8 bytes each
+  u32 row;               // bytes of a row
+  u32 pieces;
+  float eps, inverse;    // inverse: 1 / elements of a row
+#endif
   u64 slab[ARF_WORLD];   // where this plan's region of each rank's slab is mapped here
 };
 

@@ -106,6 +106,49 @@ __device__ __forceinline__ void poison(const Args& a, u32 units, u32 chunks) {
     for (u32 c = 0; c < chunks; ++c) store_user<VECTOR>(a, ((u64)c * units + i) * PAYLOAD, 4, nan);
 }
 
+#if ARF_SHOT == 1
+__device__ __forceinline__ void sum_of(const Block& b, u32 i, u32 (&result)[4]) {
+  u32 own[4];
+  u64 from[ARF_WORLD];
+  load_user<VECTOR>(b.a, b.a.in, (u64)i * PAYLOAD, 4, own);
+#pragma unroll
+  for (u32 p = 0; p < ARF_WORLD; ++p) from[p] = shared_inbox(b.a, 0, b.parity, p, i);
+  sum_in_order(b.a, own, from, result);
+}
+#endif
+
+#ifdef ARF_FUSED
+// Sums, and what follows them. Warps keep the places they have in EACH, and stay whole at the message's end.
+__device__ __forceinline__ void fused(Block& b, bool good) {
+  const Args& a = b.a;
+  const u32 lane = threadIdx.x % 32, count = gridDim.x * blockDim.x / 32;
+  const u32 first = (blockIdx.x * blockDim.x + threadIdx.x) / 32, tiles = (a.units + 31) / 32;
+  Epilogue<32 * PAYLOAD, VECTOR> epilogue(a, b.sequence);
+  if (good) {
+    u32 last = first;
+    for (u32 tile = first; tile < tiles; tile += count) {
+      const u32 i = tile * 32 + lane;
+      u32 result[4] = {0, 0, 0, 0};
+      epilogue.prepare(tile, (u64)i * PAYLOAD, 4);
+      if (i < a.units) sum_of(b, i, result);
+      epilogue.take(tile, result);
+      last = tile;
+    }
+    bool fine = first >= tiles || epilogue.normalise();
+    for (u32 tile = first; fine && tile < last; tile += count) {
+      epilogue.prepare(tile, ((u64)tile * 32 + lane) * PAYLOAD, 4);
+      fine = epilogue.normalise();
+    }
+    if (!fine) *b.failed = 1;
+    __syncthreads();
+    good = *b.failed == 0;
+  }
+  if (good) b.leave();
+  else
+    for (u32 tile = first; tile < tiles; tile += count) epilogue.spoil(tile, ((u64)tile * 32 + lane) * PAYLOAD, 4);
+}
+#endif
+
 #define EACH(i, n) for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += gridDim.x * blockDim.x)
 
 __device__ __forceinline__ void body(const Args& a) {
@@ -124,17 +167,17 @@ __device__ __forceinline__ void body(const Args& a) {
     b.raise(0);
     good = b.wait(0);
   }
+#ifdef ARF_FUSED
+  fused(b, good);
+#else
   if (good) EACH(i, units) {
-    u32 own[4], result[4];
-    u64 from[ARF_WORLD];
-    load_user<VECTOR>(a, a.in, (u64)i * PAYLOAD, 4, own);
-#pragma unroll
-    for (u32 p = 0; p < ARF_WORLD; ++p) from[p] = shared_inbox(a, 0, b.parity, p, i);
-    sum_in_order(a, own, from, result);
+    u32 result[4];
+    sum_of(b, i, result);
     store_user<VECTOR>(a, (u64)i * PAYLOAD, 4, result);
   }
   if (good) b.leave();
   else poison(a, units, 1);
+#endif
 #else
   if (good) {
     EACH(i, chunk) {

@@ -159,6 +159,48 @@ __device__ __forceinline__ void poison(const Worker& w, u32 units, u32 chunks) {
 
 #if ARF_SHOT == 1
 
+#ifdef ARF_FUSED
+struct After : Epilogue<TILE * PAYLOAD, VECTOR> {
+  u32 last;
+
+  __device__ __forceinline__ After(const Worker& w) : Epilogue(w.a, w.sequence), last(NONE) {}
+  __device__ __forceinline__ void before(const Worker& w, u32 tile, u32 i) {
+    prepare(tile, w.codec.at(i), w.codec.words());
+  }
+  __device__ __forceinline__ void with(const Worker& w, u32 tile, u32 i, const u32 (&result)[4]) {
+    take(tile, result);
+    last = tile;
+  }
+  // The tile at hand first: it is still in registers.
+  __device__ __forceinline__ bool finish(const Worker& w) {
+    if (last == NONE) return true;
+    bool good = normalise();
+    for (u32 tile = w.index; good && tile < last; tile += w.count) {
+      before(w, tile, tile * TILE + w.inner);
+      good = normalise();
+    }
+    return good;
+  }
+  __device__ __forceinline__ void poison(const Worker& w) {
+    for (u32 tile = w.index; tile < a.tiles; tile += w.count) {
+      u32 i = tile * TILE + w.inner;
+      spoil(tile, w.codec.at(i), w.codec.words());
+    }
+  }
+};
+#else
+// What becomes of a tile's sums: they are the result.
+struct After {
+  __device__ __forceinline__ After(const Worker&) {}
+  __device__ __forceinline__ void before(const Worker&, u32, u32) {}
+  __device__ __forceinline__ void with(const Worker& w, u32, u32 i, const u32 (&result)[4]) {
+    if (i < w.a.units) w.save(i, result);
+  }
+  __device__ __forceinline__ bool finish(const Worker&) { return true; }
+  __device__ __forceinline__ void poison(const Worker& w) { ::poison(w, w.a.units, 1); }
+};
+#endif
+
 // The warps of a block begin to poll in turn, at most `window` of them at a time. Else a rank that comes early
 // has all its warps polling in vain, and over a slow link the answers it no longer needs make it late: then
 // its peer comes early to the next operation, and so on. Only a courtesy: nothing depends on it for safety,
@@ -185,6 +227,7 @@ struct Turns {
 __device__ __forceinline__ void body(const Args& a) {
   __shared__ u32 passed[32];
   Worker w(a);
+  After after(w);
   const Turns turns = {passed, threadIdx.x / 32};
   bool good = true;
   u32 sent = w.index, done = w.index;
@@ -209,6 +252,7 @@ __device__ __forceinline__ void body(const Args& a) {
       u32 own[4], got[ARF_WORLD][4];
       u64 from[ARF_WORLD];
       w.load(i, own);
+      after.before(w, done, i);
       w.hold(sent_at, a.lag);
       good = turns.wait(w, w.sequence + r);
 #pragma unroll
@@ -221,12 +265,13 @@ __device__ __forceinline__ void body(const Args& a) {
       u32 result[4];
       sum_in_order<ARF_WORLD>(w, a.rank, own, got, sum);
       rounded(sum, result);
-      if (i < a.units) w.save(i, result);
+      after.with(w, done, i, result);
       done += w.count;
     }
   }
-  if (w.fine() && good) w.leave();
-  else poison(w, a.units, 1);
+  good = w.fine() && good && after.finish(w);
+  if (good) w.leave();
+  else after.poison(w);
 }
 
 #elif ARF_SHOT == 2

@@ -1,0 +1,48 @@
+"""What the fused all-reduce + residual add + RMSNorm needs of a plan and a shape: pure arithmetic.
+
+Mirrors arfloor/kernels/fused.cuh: a warp's tile is `span` bytes of the message, a row is made of `pieces`.
+"""
+
+from __future__ import annotations
+
+from arfloor.core.plans import Plan, ceil_div
+
+SOURCES: dict[str, tuple[str, ...]] = {
+    "line": ("common.cuh", "line.cu", "fused.cuh", "packets.cuh"),
+    "ll": ("common.cuh", "ll.cu", "fused.cuh", "packets.cuh"),
+    "flag": ("common.cuh", "fused.cuh", "flag.cu"),
+}
+ALIGNMENT = 16
+MIN_ROW_NBYTES = 512
+"""The longest tile; a shorter row would let a tile touch three rows."""
+
+
+def flaw(plan: Plan) -> str:
+    """Why a plan has no fused form; empty when it has."""
+    if plan.shot != 1:
+        return "the fused epilogue follows one-shot plans: in the others no warp sees a row as it is summed"
+    return ""
+
+
+def row_flaw(row_nbytes: int) -> str:
+    """Why rows of so many bytes cannot be normalised in the kernel; empty when they can."""
+    if row_nbytes < MIN_ROW_NBYTES or row_nbytes % ALIGNMENT:
+        return f"rows of at least {MIN_ROW_NBYTES} bytes and a multiple of {ALIGNMENT}, not {row_nbytes}"
+    return ""
+
+
+def span(plan: Plan) -> int:
+    """Bytes of the message that a warp handles as one tile."""
+    if plan.protocol == "flag":
+        return 32 * plan.payload
+    return 32 // (plan.packet // 16) * plan.payload
+
+
+def pieces(plan: Plan, row_nbytes: int) -> int:
+    """The most tiles that a row has a part in."""
+    return (row_nbytes - 2) // span(plan) + 2
+
+
+def most_slots(plan: Plan, max_nbytes: int) -> int:
+    """Sums of squares kept for messages of up to `max_nbytes`, whatever their rows."""
+    return ceil_div(max_nbytes, span(plan)) + 2 * ceil_div(max_nbytes, MIN_ROW_NBYTES)
