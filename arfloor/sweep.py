@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -267,6 +268,9 @@ def main(argv: list[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         _leave(ranks)
+        # torchrun ends the others as soon as the first rank has failed: each keeps its own exit code
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _leave(ranks: Ranks) -> None:

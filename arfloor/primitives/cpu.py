@@ -5,7 +5,7 @@
     stream     bursts of messages of one size, one way (then an acknowledgement) or both ways at once,
                GB/s per direction
     reduce     `a += b` on float32, GB/s of b, on all ranks at once
-    best       (`active`) the single best repetition of the first two, which only a bound may use
+    best       (`active`) the single best repetition of each of these, which only a bound may use
 
 They run in the first launch of each launcher, with the library that launcher brings: `source` says
 which, since a path's floor is the best library's.
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +24,7 @@ import numpy as np
 from arfloor.core.cases import Estimate, Primitive
 from arfloor.core.rates import BEST
 from arfloor.core.statistics import median_estimate
+from arfloor.runtime.group import MpiGroup
 
 STREAM_SIZES = (1024, 8192, 65536, 262144, 1048576, 4194304)
 REDUCE_SIZES = (4096, 65536, 1048576, 4194304)
@@ -31,6 +34,8 @@ PING_BYTES = 4
 _BURST_BYTES, _BURST = 1 << 20, (4, 16)
 # on a machine busy with other things every message may cost a time slice: a few repetitions must do
 _REPEATS = (5, 200)
+# probing ends after this many budgets with what it has
+PATIENCE = 4.0
 
 
 class Link(Protocol):
@@ -108,6 +113,11 @@ class MpiLink:
         self._mpi.Request.Waitall(waits)
 
 
+def link_of(group: Any) -> Link:
+    """The point-to-point of the library that started this group's ranks."""
+    return MpiLink() if isinstance(group, MpiGroup) else GlooLink(group.world)
+
+
 def measure(bench: Any, *, budget_s: float) -> list[Primitive]:
     """All probes, on every rank alike; collective. `bench` is the worker's `Bench`.
 
@@ -115,19 +125,36 @@ def measure(bench: Any, *, budget_s: float) -> list[Primitive]:
     to every other at once.
     """
     group = bench.group
-    link: Link = MpiLink() if type(group).__name__ == "MpiGroup" else GlooLink(group.world)
+    link = link_of(group)
     pairs = [(0, peer) for peer in range(1, group.world)]
     patterns = 2 * len(pairs) + (1 if group.world > 2 else 0)
     share = budget_s / (len(pairs) + len(STREAM_SIZES) * patterns + len(REDUCE_SIZES))
     probe = Probe(bench=bench, link=link, share_s=share)
-    found = [probe.pingpong(pair) for pair in pairs]
-    for nbytes in STREAM_SIZES:
-        for pair in pairs:
-            found.append(probe.one_way(pair, nbytes))
-            found.append(probe.both_ways(pair, nbytes))
-        if group.world > 2:
-            found += probe.all_at_once(nbytes)
-    return found + [probe.additions(nbytes) for nbytes in REDUCE_SIZES] + probe.best()
+    todo: list[Callable[[], list[Primitive]]] = [partial(probe.pingpong, pair) for pair in pairs]
+    # what a floor cannot do without comes first, the sizes from the outside in
+    todo += [partial(probe.both_ways, pair, n) for n in _outside_in(STREAM_SIZES) for pair in pairs]
+    todo += [partial(probe.additions, n) for n in _outside_in(REDUCE_SIZES)]
+    if group.world > 2:
+        todo += [partial(probe.all_at_once, n) for n in _outside_in(STREAM_SIZES)]
+    todo += [partial(probe.one_way, pair, n) for n in _outside_in(STREAM_SIZES) for pair in pairs]
+    return _until(group, todo, PATIENCE * budget_s) + probe.best()
+
+
+def _until(group: Any, todo: Sequence[Callable[[], list[Primitive]]], limit_s: float) -> list[Primitive]:
+    """Probe by probe until all are done or rank 0's clock says stop: a busy machine makes them very slow."""
+    found: list[Primitive] = []
+    begin = time.monotonic()
+    for probe in todo:
+        found += probe()
+        if group.broadcast(time.monotonic() - begin > limit_s):
+            break
+    return found
+
+
+def _outside_in(sizes: Sequence[int]) -> list[int]:
+    """Largest, smallest, next largest...: whatever is left out then lies between two that are there."""
+    left = sorted(sizes)
+    return [left.pop(-1 if step % 2 == 0 else 0) for step in range(len(left))]
 
 
 class Probe:
@@ -136,25 +163,28 @@ class Probe:
     def __init__(self, *, bench: Any, link: Link, share_s: float) -> None:
         self._bench, self._link, self._share_s = bench, link, share_s
         self._group, self._rank = bench.group, bench.rank
-        self._quickest_us: list[float] = []
-        self._highest_gbps: list[float] = []
+        self._best: dict[str, Primitive] = {}
 
     def best(self) -> list[Primitive]:
-        """The single best repetition of the ping-pongs and of the streams, for the bound alone.
+        """Of each kind the best single repetition, for the bound alone.
 
         CPU ranks share their cores with whatever else runs: a typical probe may have met a busier
         moment than a later result, the best one hardly.
         """
-        pair, n = (0, 1), len(self._quickest_us)
-        us, gbps = min(self._quickest_us), max(self._highest_gbps)
-        latency = Estimate(value=us, lo=us, hi=us, n=n, unit="us")
-        rate = Estimate(value=gbps, lo=gbps, hi=gbps, n=n, unit="GB/s")
-        return [
-            self._primitive("pingpong", pair, PING_BYTES, BEST, latency),
-            self._primitive("stream", pair, max(STREAM_SIZES), BEST, rate),
-        ]
+        return list(self._best.values())
 
-    def pingpong(self, pair: tuple[int, int]) -> Primitive:
+    def _keep_best(self, found: Primitive, value: float) -> None:
+        """A rate where bigger is better, or a latency where smaller is."""
+        held = self._best.get(found.kind)
+        if held is not None and held.estimate is not None:
+            best = min if found.kind == "pingpong" else max
+            if best(held.estimate.value, value) == held.estimate.value:
+                return
+        unit = found.estimate.unit if found.estimate is not None else ""
+        estimate = Estimate(value=value, lo=value, hi=value, n=1, unit=unit)
+        self._best[found.kind] = replace(found, active=BEST, estimate=estimate)
+
+    def pingpong(self, pair: tuple[int, int]) -> list[Primitive]:
         """One-way latency in us, low quantile."""
         buffer, link, (first, second) = self._link.buffer(PING_BYTES), self._link, pair
 
@@ -167,12 +197,12 @@ class Probe:
                 link.send(buffer, first)
 
         taken = self._timed(once, most=2000)[first]
-        self._quickest_us.append(min(taken) / 2)
-        return self._primitive(
-            "pingpong", pair, PING_BYTES, "one_way", low_quantile([t / 2 for t in taken], LOW_QUANTILE)
-        )
+        estimate = low_quantile([t / 2 for t in taken], LOW_QUANTILE)
+        found = self._primitive("pingpong", pair, PING_BYTES, "one_way", estimate)
+        self._keep_best(found, min(taken) / 2)
+        return [found]
 
-    def one_way(self, pair: tuple[int, int], nbytes: int) -> Primitive:
+    def one_way(self, pair: tuple[int, int], nbytes: int) -> list[Primitive]:
         """Bursts from the first to the second rank, acknowledged."""
         link, (first, second), burst = self._link, pair, _burst(nbytes)
         data, word = link.buffer(nbytes), link.buffer(PING_BYTES)
@@ -188,30 +218,26 @@ class Probe:
                 link.send(word, first)
 
         taken = self._timed(once)[first]
-        self._highest_gbps.append(burst * nbytes / min(taken) / 1e3)
-        return self._primitive("stream", pair, nbytes, "one_way", _gbps(burst * nbytes, taken))
+        return [self._stream(pair, nbytes, "one_way", taken)]
 
-    def both_ways(self, pair: tuple[int, int], nbytes: int) -> Primitive:
+    def both_ways(self, pair: tuple[int, int], nbytes: int) -> list[Primitive]:
         """Both ranks send and receive at once; the slower decides."""
         taken = self._exchanging(nbytes, dict([pair, pair[::-1]]))
         slower = np.max([taken[rank] for rank in pair], axis=0)
-        self._highest_gbps.append(_burst(nbytes) * nbytes / float(slower.min()) / 1e3)
-        return self._primitive("stream", pair, nbytes, "both_ways", _gbps(_burst(nbytes) * nbytes, slower))
+        return [self._stream(pair, nbytes, "both_ways", slower)]
 
     def all_at_once(self, nbytes: int) -> list[Primitive]:
         """Every rank sends to and receives from every other at once: the rate of one pair, for each."""
         world = self._group.world
         slowest = np.max(self._exchanging(nbytes, None), axis=0)
-        rate = _gbps(_burst(nbytes) * nbytes, slowest)
-        self._highest_gbps.append((world - 1) * _burst(nbytes) * nbytes / float(slowest.min()) / 1e3)
         return [
-            self._primitive("stream", (src, dst), nbytes, "all", rate)
+            self._stream((src, dst), nbytes, "all", slowest)
             for src in range(world)
             for dst in range(world)
             if src != dst
         ]
 
-    def additions(self, nbytes: int) -> Primitive:
+    def additions(self, nbytes: int) -> list[Primitive]:
         """`a += b`; every rank adds at the same time, since in an all-reduce they do."""
         a, b = np.zeros(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
         inner = max(1, (1 << 18) // nbytes)
@@ -223,7 +249,7 @@ class Probe:
         slowest = np.max(self._timed(once), axis=0)
         estimate = _gbps(inner * nbytes, slowest)
         device = f"cpu:{self._rank}"
-        return Primitive(
+        found = Primitive(
             kind="reduce",
             engine="cpu",
             access="add",
@@ -236,6 +262,18 @@ class Probe:
             estimate=estimate,
             source="numpy float32",
         )
+        self._keep_best(found, inner * nbytes / float(np.min(slowest)) / 1e3)
+        return [found]
+
+    def _stream(
+        self, pair: tuple[int, int], nbytes: int, active: str, taken_us: Sequence[float] | np.ndarray
+    ) -> Primitive:
+        moved = _burst(nbytes) * nbytes
+        found = self._primitive("stream", pair, nbytes, active, _gbps(moved, taken_us))
+        # what a bound asks is what one rank can send to all others together
+        peers = self._group.world - 1 if active == "all" else 1
+        self._keep_best(found, peers * moved / float(np.min(taken_us)) / 1e3)
+        return found
 
     def _exchanging(self, nbytes: int, peers: dict[int, int] | None) -> list[list[float]]:
         others = [r for r in range(self._group.world) if r != self._rank]

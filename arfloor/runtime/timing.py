@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import mmap
+import resource
 import struct
 import time
 from collections.abc import Callable
@@ -28,7 +29,6 @@ class Timer(Protocol):
     """
 
     slots: int
-    marks: tuple[str, ...]
 
     def __init__(self, op: Any, case: Case, bench: TimingBench) -> None: ...
     def warm_up(self) -> float:
@@ -37,6 +37,11 @@ class Timer(Protocol):
 
     def measure(self, replays: int) -> tuple[float, ...]:
         """`replays` latencies in us an op, as this rank saw them."""
+        ...
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """See the class; collective."""
         ...
 
     def close(self) -> None: ...
@@ -73,6 +78,10 @@ def timer_class(device_kind: str, mode: str) -> type[Timer] | None:
             return None
         raise
     return found
+
+
+# share of replays in which the system took the core away, above which a case is marked
+PREEMPTED = 0.05
 
 
 class StartLine:
@@ -129,13 +138,13 @@ class CpuEager:
     """
 
     slots = 4
-    marks: tuple[str, ...] = ()
 
     def __init__(self, op: Any, case: Case, bench: TimingBench) -> None:
         self._op, self._case, self._bench = op, case, bench
         self._inner = 1
         # an op in place multiplies magnitudes by the world at each call on its slot
         self._limit = self.slots * max(1, int(30 / np.log10(max(2, case.world))))
+        self._preempted, self._replays = 0, 0
 
     def warm_up(self) -> float:
         """A few ops in a row; decides how many are averaged in one replay (equal on all ranks)."""
@@ -157,6 +166,7 @@ class CpuEager:
         run, wait, slots, inner = self._op.run, self._bench.start.wait, self.slots, self._inner
         clock: Callable[[], int] = time.perf_counter_ns
         chunk = max(1, self._limit // inner)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         while len(values) < replays:
             self._refill()
             for i in range(min(chunk, replays - len(values))):
@@ -164,7 +174,15 @@ class CpuEager:
                 for k in range(inner):
                     run((i + k) % slots)
                 values.append((clock() - begin) / 1e3 / inner)
+        self._preempted += resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+        self._replays += replays
         return tuple(values)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """`preempted` when the system took the core away in more than one replay of twenty."""
+        shares = self._bench.group.all_gather(self._preempted / max(1, self._replays))
+        return ("preempted",) if max(shares) > PREEMPTED else ()
 
     def _refill(self) -> None:
         for slot in range(self.slots):
