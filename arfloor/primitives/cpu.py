@@ -132,8 +132,9 @@ def measure(bench: Any, *, budget_s: float) -> list[Primitive]:
     probe = Probe(bench=bench, link=link, share_s=share)
     todo: list[Callable[[], list[Primitive]]] = [partial(probe.pingpong, pair) for pair in pairs]
     # what a floor cannot do without comes first, the sizes from the outside in
-    todo += [partial(probe.both_ways, pair, n) for n in _outside_in(STREAM_SIZES) for pair in pairs]
-    todo += [partial(probe.additions, n) for n in _outside_in(REDUCE_SIZES)]
+    streams = [partial(probe.both_ways, pair, n) for n in _outside_in(STREAM_SIZES) for pair in pairs]
+    additions = [partial(probe.additions, n) for n in _outside_in(REDUCE_SIZES)]
+    todo += [*streams[: len(pairs)], *additions[:1], *streams[len(pairs) :], *additions[1:]]
     if group.world > 2:
         todo += [partial(probe.all_at_once, n) for n in _outside_in(STREAM_SIZES)]
     todo += [partial(probe.one_way, pair, n) for n in _outside_in(STREAM_SIZES) for pair in pairs]
