@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from arfloor.core.box import Box, Place, ancestors
 from arfloor.core.cases import Node
+from arfloor.core.nccl_model import pci_graph_gbps
 from arfloor.core.pcie import FLAG_ROOT_PORTS_US, FLAG_SOCKETS_US, FLAG_SWITCH_US, write_figure
-from arfloor.core.rig import RIG_SCHEMA, Derate, Figure, Link, Rig
+from arfloor.core.rig import RIG_SCHEMA, Derate, Figure, Link, NcclFacts, Rig
 
 # GB/s of one NVLink and direction by the major compute capability (NVIDIA's data sheets: NVLink 2 to 4 carry
 # 50 GB/s both ways, NVLink 5 carries 100)
@@ -52,6 +53,8 @@ def rig_of(box: Box, name: str) -> Rig:
     if capability is None:
         draft.notes.append("compute capability is not known: 0.0 stands for it")
     used = {n for k in draft.links for n in (k.write, k.latency)} | {"launch", "dense", "staged", "host"}
+    nccl = _nccl(draft, box)
+    used |= {nccl.bus, nccl.error} if nccl else set()
     return Rig(
         schema=RIG_SCHEMA,
         name=name,
@@ -69,8 +72,27 @@ def rig_of(box: Box, name: str) -> Rig:
             Derate(pattern="staged", kind="pcie", share="staged"),
             Derate(pattern="host", kind="pcie", share="host"),
         ),
+        nccl=nccl,
         notes=tuple(draft.notes + [f"{what}: {why}" for what, why in box.unknown]),
     )
+
+
+def _nccl(draft: _Draft, box: Box) -> NcclFacts | None:
+    """What NCCL's own model takes the slowest GPU's link for; None where generation or width is unknown."""
+    links = [place.link for g in box.gpus if (place := box.place(g.id)) is not None and place.link]
+    known = [(k.gen_max or k.gen, k.width_max or k.width) for k in links]
+    seen = [(gen, width) for gen, width in known if gen and width]
+    if len(seen) < len(box.gpus):
+        return None
+    bus = min(pci_graph_gbps(gen, width) for gen, width in seen)
+    draft.figures["nccl_bus"] = Figure(
+        value=bus, lo=bus * 0.75, hi=bus * 1.1, unit="GB/s", origin="predicted",
+        source="what NCCL's topology takes the slowest GPU's link for (docs/floor.md)",
+    )  # fmt: skip
+    draft.figures["nccl_error"] = Figure(
+        value=1.15, lo=0.9, hi=1.6, unit="ratio", origin="assumed", source="as on boxes with published series"
+    )
+    return NcclFacts(bus="nccl_bus", error="nccl_error")
 
 
 def _name(place_id: str) -> str:
