@@ -20,6 +20,7 @@ PEER = (
     "two-shot staged",
     "ring",
     "islands",
+    "islands staged",
 )
 HOST = ("one-shot", "two-shot")
 
@@ -154,8 +155,8 @@ def phases(model: Model, algorithm: str, ranks: Sequence[str], path: Path, nbyte
         return _host(model, algorithm, ranks, nbytes)
     if algorithm not in PEER:
         raise ValueError(f"peer path: expected an algorithm of {', '.join(PEER)}, found {algorithm!r}")
-    if algorithm == "islands":
-        return _islands(model, ranks, nbytes)
+    if algorithm.startswith("islands"):
+        return _islands(model, ranks, nbytes, staged=algorithm.endswith("staged"))
     return _peer(algorithm, ranks, nbytes)
 
 
@@ -176,12 +177,7 @@ def _peer(algorithm: str, ranks: Sequence[str], nbytes: int) -> tuple[Phase, ...
     if algorithm == "ring":
         return (Phase(transfers=_shift(ranks, 1, chunk), pattern="staged", count=2 * (n - 1)),)
     size, times = (nbytes, 1) if algorithm == "one-shot staged" else (chunk, 2)
-    stages = [_shift(ranks, k, size) for k in range(1, n)]
-    # stages follow one another without waiting for flags: one latency for all of them
-    return tuple(
-        Phase(transfers=stage, pattern="staged", rounds=1 if k == 0 else 0, count=times)
-        for k, stage in enumerate(stages)
-    )
+    return _stages([_shift(ranks, k, size) for k in range(1, n)], times)
 
 
 def _shift(ranks: Sequence[str], by: int, nbytes: float) -> tuple[Transfer, ...]:
@@ -189,18 +185,27 @@ def _shift(ranks: Sequence[str], by: int, nbytes: float) -> tuple[Transfer, ...]
     return tuple(Transfer(src=ranks[i], dst=ranks[(i + by) % n], nbytes=nbytes) for i in range(n))
 
 
-def _islands(model: Model, ranks: Sequence[str], nbytes: int) -> tuple[Phase, ...]:
+def _islands(model: Model, ranks: Sequence[str], nbytes: int, *, staged: bool) -> tuple[Phase, ...]:
     """Reduce-scatter within islands, all-reduce of the shards across them, all-gather within islands."""
     groups = equal_islands(model.graph.topology, ranks)
     if not groups:
         return ()
     size, count = len(groups[0]), len(groups)
-    within = tuple(t for g in groups for t in _pairs(g, nbytes / size))
     columns = [tuple(g[i] for g in groups) for i in range(size)]
     across = tuple(t for c in columns for t in _pairs(c, nbytes / size / count))
-    return (
-        Phase(transfers=within, pattern="dense", count=2),
-        Phase(transfers=across, pattern="staged" if count == 2 else "dense", count=2),
+    crossing = Phase(transfers=across, pattern="staged" if count == 2 else "dense", count=2)
+    if not staged:
+        within = tuple(t for g in groups for t in _pairs(g, nbytes / size))
+        return Phase(transfers=within, pattern="dense", count=2), crossing
+    stages = [tuple(t for g in groups for t in _shift(g, k, nbytes / size)) for k in range(1, size)]
+    return (*_stages(stages, 2), crossing)
+
+
+def _stages(stages: Sequence[tuple[Transfer, ...]], count: int) -> tuple[Phase, ...]:
+    """Stages follow one another without waiting for flags: one latency for all of them."""
+    return tuple(
+        Phase(transfers=stage, pattern="staged", rounds=1 if k == 0 else 0, count=count)
+        for k, stage in enumerate(stages)
     )
 
 
