@@ -32,7 +32,9 @@ PROTOCOLS = ("ll", "ll128", "simple")
 CHANNELS = (1, 2, 4, 8, 16, 32)
 # measured by the default recipe beside the default, because each is the fastest somewhere: LL at small
 # sizes, LL128 between, Simple at large ones, and more channels than NCCL picks for a few hundred KiB
-CONTENDERS = frozenset({"16ch", "ring-ll-16ch", "ring-ll128-16ch", "ring-simple-8ch", "tree-ll"})
+CONTENDERS = frozenset({"16ch", "ring-ll-16ch", "ring-ll128-16ch", "ring-simple-8ch"})
+# a tree of two ranks is a ring with a longer way round
+CONTENDERS_OF_MANY = frozenset({"tree-ll"})
 
 
 @record
@@ -106,13 +108,14 @@ class Nccl:
         peer: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
         if not machine.facts.get("nvlink", False) and machine.facts.get("p2p", False):
             peer.append(("peer", P2P_ANYWHERE))
+        contenders = CONTENDERS if machine.world == 2 else CONTENDERS | CONTENDERS_OF_MANY
         return [
             Variant(
                 name=name,
                 path=path,
                 settings=settings,
                 default=name == "default" and settings != P2P_ANYWHERE,
-                contender=name == "default" or name in CONTENDERS,
+                contender=name == "default" or name in contenders,
             )
             for path, settings in peer
             for name in names()
