@@ -144,11 +144,12 @@ def _host_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:
     long, line128 = Plan(protocol="line", line=512), Plan(protocol="line", line=128)
     if extent(long, facts.world, nbytes)[2] <= SMALL_TILES:
         for front in (line128, Plan(protocol="line", line=16, tag_bits=32), Plan(protocol="ll")):
-            for lag in (0, 200):
-                yield replace(fitted(front, facts, nbytes, 4), lag=lag)
+            for warps, lag in ((4, 0), (4, 250), (2, 250)):
+                yield replace(fitted(front, facts, nbytes, warps), lag=lag)
         return
     for pace in PACES:
-        yield replace(fitted(replace(long, pace=pace), facts, nbytes, 4 if nbytes < 1 << 19 else 16), lag=150)
+        for warps in (4, 16):
+            yield replace(fitted(replace(long, pace=pace), facts, nbytes, warps), lag=150)
     for rounds, warps in ((3, 4), (4, 8), (8, 8)):
         yield replace(fitted(long, facts, nbytes, warps, rounds), lookahead=1)
 

@@ -226,12 +226,43 @@ __device__ __forceinline__ void rounded(const Sum& sum, u32 (&w)[4]) {
 
 // ------------------------------------------------------------------------------ the user's buffers
 
+// What a vector access cannot do: buffers less aligned than it, and the message's tail, element by element.
+// Kept out of line: a kernel that runs between matrix products finds its code gone from the caches, and
+// fetches what it steps over too.
+__device__ __noinline__ uint4 load_tail(u64 from, u64 bytes, u32 words) {
+  u32 w[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (u32 j = 0; j < 4; ++j) {
+    if (j >= words) break;
+#if ARF_ITEM == 4
+    if (4 * j < bytes) w[j] = *(const u32*)(from + 4 * j);
+#else
+    if (4 * j < bytes) w[j] = *(const u16*)(from + 4 * j);
+    if (4 * j + 2 < bytes) w[j] |= (u32)(*(const u16*)(from + 4 * j + 2)) << 16;
+#endif
+  }
+  return make_uint4(w[0], w[1], w[2], w[3]);
+}
+__device__ __noinline__ void store_tail(u64 to, u64 bytes, u32 words, uint4 v) {
+  const u32 w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (u32 j = 0; j < 4; ++j) {
+    if (j >= words) break;
+#if ARF_ITEM == 4
+    if (4 * j < bytes) *(u32*)(to + 4 * j) = w[j];
+#else
+    if (4 * j < bytes) *(u16*)(to + 4 * j) = (u16)w[j];
+    if (4 * j + 2 < bytes) *(u16*)(to + 4 * j + 2) = (u16)(w[j] >> 16);
+#endif
+  }
+}
+
 // `words` 32-bit words of the message from byte `at`; what lies beyond its end reads as zero. VECTOR: the
-// bytes one access moves; buffers less aligned than that, and the message's tail, go element by element.
+// bytes one access moves.
 template <int VECTOR>
 __device__ __forceinline__ void load_user(const Args& a, u64 base, u64 at, u32 words, u32 (&w)[4]) {
   w[0] = w[1] = w[2] = w[3] = 0;
-  if (at + words * 4 <= a.nbytes && a.alignment >= VECTOR) {
+  if (__builtin_expect(at + words * 4 <= a.nbytes && a.alignment >= VECTOR, 1)) {
     if (VECTOR == 16) {
       uint4 v = *(const uint4*)(base + at);
       w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
@@ -247,24 +278,16 @@ __device__ __forceinline__ void load_user(const Args& a, u64 base, u64 at, u32 w
       for (u32 j = 0; j < 4; ++j)
         if (j < words) w[j] = *(const u32*)(base + at + 4 * j);
     }
-    return;
-  }
-#pragma unroll
-  for (u32 j = 0; j < 4; ++j) {
-    if (j >= words) break;
-#if ARF_ITEM == 4
-    if (at + 4 * j < a.nbytes) w[j] = *(const u32*)(base + at + 4 * j);
-#else
-    if (at + 4 * j < a.nbytes) w[j] = *(const u16*)(base + at + 4 * j);
-    if (at + 4 * j + 2 < a.nbytes) w[j] |= (u32)(*(const u16*)(base + at + 4 * j + 2)) << 16;
-#endif
+  } else if (at < a.nbytes) {
+    uint4 v = load_tail(base + at, a.nbytes - at, words);
+    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
   }
 }
 
 template <int VECTOR>
 __device__ __forceinline__ void store_user(const Args& a, u64 at, u32 words, const u32 (&w)[4]) {
   u64 base = a.out;
-  if (at + words * 4 <= a.nbytes && a.alignment >= VECTOR) {
+  if (__builtin_expect(at + words * 4 <= a.nbytes && a.alignment >= VECTOR, 1)) {
     if (VECTOR == 16) {
       *(uint4*)(base + at) = make_uint4(w[0], w[1], w[2], w[3]);
     } else if (VECTOR == 8) {
@@ -275,17 +298,8 @@ __device__ __forceinline__ void store_user(const Args& a, u64 at, u32 words, con
       for (u32 j = 0; j < 4; ++j)
         if (j < words) *(u32*)(base + at + 4 * j) = w[j];
     }
-    return;
-  }
-#pragma unroll
-  for (u32 j = 0; j < 4; ++j) {
-    if (j >= words) break;
-#if ARF_ITEM == 4
-    if (at + 4 * j < a.nbytes) *(u32*)(base + at + 4 * j) = w[j];
-#else
-    if (at + 4 * j < a.nbytes) *(u16*)(base + at + 4 * j) = (u16)w[j];
-    if (at + 4 * j + 2 < a.nbytes) *(u16*)(base + at + 4 * j + 2) = (u16)(w[j] >> 16);
-#endif
+  } else if (at < a.nbytes) {
+    store_tail(base + at, a.nbytes - at, words, make_uint4(w[0], w[1], w[2], w[3]));
   }
 }
 

@@ -131,13 +131,31 @@ __device__ __forceinline__ bool push(const Worker& w, u32 first, u32 n, bool val
   return true;
 }
 
-// Sums own words and the packets of ranks [first, first + N) in rank order, own ones in their place.
-template <int N>
-__device__ __forceinline__ void sum_in_order(const Worker& w, u32 self, const u32 (&own)[4], const u32 (&got)[N][4], Sum& sum) {
+// Waits for the packets of ranks [first, first + N) but `me` of them, found at `at`, and sums them in rank
+// order with own words in their place. False: gave up.
+template <int N, class At>
+__device__ __forceinline__ bool sum_in_order(const Worker& w, u32 first, u32 me, bool valid, const u32 (&own)[4], At at,
+                                             Sum& sum) {
+  if (N == 2) {  // of two terms the order is no matter, so there is one other and no choice to compile
+    const u32 other = first + 1 - me;
+    const u64 from[1] = {at(other)};
+    u32 got[1][4], words[4];
+    if (!w.collect<1>(from, valid ? 1 : 0, NONE, other, got)) return false;
+    accumulate(sum, own, true);
+    w.codec.payload(got[0], words);
+    accumulate(sum, words, false);
+    return true;
+  }
+  u64 from[N];
+  u32 got[N][4];
+#pragma unroll
+  for (u32 p = 0; p < N; ++p) from[p] = at(first + p);
+  const u32 others = ((1u << N) - 1) & ~(1u << me);
+  if (!w.collect<N>(from, valid ? others : 0, me, first, got)) return false;
 #pragma unroll
   for (int p = 0; p < N; ++p) {
     u32 words[4];
-    if (p == self) {
+    if (p == me) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) words[j] = own[j];
     } else {
@@ -145,6 +163,7 @@ __device__ __forceinline__ void sum_in_order(const Worker& w, u32 self, const u3
     }
     accumulate(sum, words, p == 0);
   }
+  return true;
 }
 
 // Fills all places of this warp with NaN.
@@ -249,21 +268,15 @@ __device__ __forceinline__ void body(const Args& a) {
     }
     if (r >= a.lookahead || sent >= a.tiles) {
       u32 i = done * TILE + w.inner;
-      u32 own[4], got[ARF_WORLD][4];
-      u64 from[ARF_WORLD];
+      u32 own[4], result[4];
+      Sum sum;
       w.load(i, own);
       after.before(w, done, i);
       w.hold(sent_at, a.lag);
-      good = turns.wait(w, w.sequence + r);
-#pragma unroll
-      for (u32 p = 0; p < ARF_WORLD; ++p) from[p] = w.in_all(0, p, i);
-      u32 others = ((1u << ARF_WORLD) - 1) & ~(1u << a.rank);
-      good = good && w.collect<ARF_WORLD>(from, i < a.units ? others : 0, a.rank, 0, got);
+      good = turns.wait(w, w.sequence + r) &&
+             sum_in_order<ARF_WORLD>(w, 0, a.rank, i < a.units, own, [&](u32 from) { return w.in_all(0, from, i); }, sum);
       turns.pass(w.sequence + r);
       if (!good) break;
-      Sum sum;
-      u32 result[4];
-      sum_in_order<ARF_WORLD>(w, a.rank, own, got, sum);
       rounded(sum, result);
       after.with(w, done, i, result);
       done += w.count;
@@ -306,17 +319,11 @@ __device__ __forceinline__ void body(const Args& a) {
       u32 i = summed * TILE + w.inner;
       u64 unit = (u64)a.rank * a.chunk + i;
       bool valid = i < a.chunk && unit < a.units;
-      u32 own[4], got[ARF_WORLD][4];
-      u64 from[ARF_WORLD];
-      w.load(unit, own);
-#pragma unroll
-      for (u32 p = 0; p < ARF_WORLD; ++p) from[p] = w.in(0, p, a.capacity, i);
-      u32 others = ((1u << ARF_WORLD) - 1) & ~(1u << a.rank);
-      good = w.collect<ARF_WORLD>(from, valid ? others : 0, a.rank, 0, got);
-      if (!good) break;
+      u32 own[4], result[4], packet[4];
       Sum sum;
-      u32 result[4], packet[4];
-      sum_in_order<ARF_WORLD>(w, a.rank, own, got, sum);
+      w.load(unit, own);
+      good = sum_in_order<ARF_WORLD>(w, 0, a.rank, valid, own, [&](u32 from) { return w.in(0, from, a.capacity, i); }, sum);
+      if (!good) break;
       rounded(sum, result);
       w.codec.seal(result, packet);
       good = push(w, 0, ARF_WORLD, valid, packet, [&](u32 to) { return w.out_all(PHASE2, to, i); },
@@ -370,13 +377,10 @@ __device__ __forceinline__ bool one_tile(const Args& a, const Worker& w, u32 i) 
   }
   u32 own[4], got[ISLAND][4];
   u64 from[ISLAND];
-  w.load(unit, own);
-#pragma unroll
-  for (u32 p = 0; p < ISLAND; ++p) from[p] = w.in(0, first + p, a.capacity, i);
-  u32 others = ((1u << ISLAND) - 1) & ~(1u << me);
-  if (!good || !w.collect<ISLAND>(from, valid ? others : 0, me, first, got)) return false;
   Sum sum;
-  sum_in_order<ISLAND>(w, me, own, got, sum);
+  w.load(unit, own);
+  if (!good || !sum_in_order<ISLAND>(w, first, me, valid, own, [&](u32 p) { return w.in(0, p, a.capacity, i); }, sum))
+    return false;
 
   // A packet of partial sums for each element of a word: packet 2 i + e holds the e-th of every word.
   const u64 capacity = (u64)a.capacity * ARF_PER_WORD;

@@ -1,16 +1,20 @@
 """A synthetic tensor-parallel decode step: what a faster all-reduce is worth inside one CUDA graph.
 
 Each layer is what a dense decoder computes for a batch of single tokens, without the attention over the
-cache (which does not communicate and would only dilute the comparison): norm, QKV projection, output
-projection, reduce, residual; norm, gate and up projections, SiLU, down projection, reduce, residual.
-Weights are split as in Megatron: columns of the first projection of a pair, rows of the second.
+cache (which does not communicate and would only dilute the comparison): QKV projection, output projection,
+reduce, residual and norm; gate and up projections, SiLU, down projection, reduce, residual and norm. What
+is element-wise is fused as serving engines fuse it (kernels/decode.cu). Weights are split as in Megatron:
+columns of the first projection of a pair, rows of the second.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from arfloor.runtime import jit
 
 if TYPE_CHECKING:
     import torch
@@ -60,49 +64,69 @@ class Weights:
             )
             for _ in range(shape.layers)
         ]
-        self.norm = torch.ones(shape.hidden, dtype=torch.bfloat16, device=f"cuda:{device}")
+        source = jit.read_sources("decode.cu")
+        self.add_rms_norm = jit.load_function(source, "add_rms_norm", device=device)
+        self.silu_mul = jit.load_function(source, "silu_mul", device=device)
 
 
 class DecodeStep:
-    """One step of `batch` tokens as a CUDA graph. `reduce=None` leaves the reduces out: the Amdahl bound.
-
-    `buffers`: the two tensors of (batch, hidden) that are reduced, for reduces bound to addresses.
-    """
+    """One step of `batch` tokens as a CUDA graph. Reduces work on `buffers`, two tensors (batch, hidden)."""
 
     def __init__(self, weights: Weights, batch: int) -> None:
         import torch
 
-        shape = weights.shape
+        shape, world = weights.shape, weights.world
         options: dict[str, Any] = {"dtype": torch.bfloat16, "device": f"cuda:{weights.device}"}
-        self._torch, self._weights = torch, weights
+
+        def rows(columns: int) -> torch.Tensor:
+            return torch.zeros(batch, columns, **options)
+
+        self._torch, self._weights, self._batch = torch, weights, batch
         random = torch.Generator(device=f"cuda:{weights.device}").manual_seed(7)  # alike on all ranks
-        self.input = torch.empty(batch, shape.hidden, **options).normal_(generator=random)
-        self.buffers = tuple(torch.empty(batch, shape.hidden, **options) for _ in range(2))
-        self.output = torch.empty(batch, shape.hidden, **options)
+        self.input = rows(shape.hidden).normal_(generator=random)
+        self.output, self._normed, self._nothing = (rows(shape.hidden) for _ in range(3))
+        self.buffers = (rows(shape.hidden), rows(shape.hidden))
+        self._qkv, self._both = rows(shape.qkv // world), rows(2 * shape.ffn // world)
+        self._gated = rows(shape.ffn // world)
         self._graph: Any = None
 
+    def _norm(self, delta: torch.Tensor) -> None:
+        """output += delta, then the norm of it."""
+        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (delta, self.output, self._normed))
+        width = ctypes.c_uint32(self._weights.shape.hidden // 2)
+        self._weights.add_rms_norm.launch(self._batch, 512, self._stream(), *pointers, width)
+
+    def _silu(self) -> None:
+        width = self._gated.shape[1] // 2
+        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (self._both, self._gated))
+        grid = (self._batch, max(1, min(8, 64 // self._batch)))
+        self._weights.silu_mul.launch(grid, 512, self._stream(), *pointers, ctypes.c_uint32(width))
+
+    def _stream(self) -> int:
+        return int(self._torch.cuda.current_stream().cuda_stream)
+
     def run(self, reduce: Reduce | None) -> None:
-        """Enqueue the step on the current stream; the result lands in `output`."""
-        linear = self._torch.nn.functional.linear
-        silu = self._torch.nn.functional.silu
-        norm = self._torch.nn.functional.rms_norm
-        shape, weights = self._weights.shape, self._weights
-        width = shape.hidden // weights.world
-        hidden = self.input.clone()
-        for qkv, out, up, down in weights.layers:
-            for first, second, gated in ((qkv, out, False), (up, down, True)):
-                inner = linear(norm(hidden, (shape.hidden,), weights.norm, 1e-5), first)
-                if gated:
-                    gate, value = inner.chunk(2, dim=-1)
-                    inner = silu(gate) * value
-                else:
-                    inner = inner[:, :width]
-                buffer = self.buffers[gated]
-                self._torch.mm(inner, second.t(), out=buffer)
-                if reduce is not None:
-                    reduce(buffer)
-                hidden = hidden + buffer
-        self.output.copy_(hidden)
+        """Enqueue the step on the current stream; the result lands in `output`. None: no reduces, which
+        bounds what any all-reduce can give."""
+        mm = self._torch.mm
+        attended = self._qkv[:, : self._weights.shape.hidden // self._weights.world]
+        self.output.copy_(self.input)
+        self._norm(self._nothing)
+        for qkv, out, up, down in self._weights.layers:
+            mm(self._normed, qkv.t(), out=self._qkv)
+            self._reduced(attended, out, self.buffers[0], reduce)
+            mm(self._normed, up.t(), out=self._both)
+            self._silu()
+            self._reduced(self._gated, down, self.buffers[1], reduce)
+
+    def _reduced(
+        self, inner: torch.Tensor, weight: torch.Tensor, buffer: torch.Tensor, reduce: Reduce | None
+    ) -> None:
+        """The second projection of a pair, its reduce, residual and norm."""
+        self._torch.mm(inner, weight.t(), out=buffer)
+        if reduce is not None:
+            reduce(buffer)
+        self._norm(buffer)
 
     def capture(self, reduce: Reduce | None) -> None:
         """Warm up, then capture. Collective, as `reduce` is."""

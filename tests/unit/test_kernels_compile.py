@@ -43,6 +43,12 @@ def test_each_shape_compiles_for_each_architecture(arch: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", jit.ARCHS)
+def test_the_decode_steps_kernels_compile(arch: str) -> None:
+    assert jit.compile_cubin(jit.read_sources("decode.cu"), arch=arch)[:4] == b"\x7fELF"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", jit.ARCHS)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_shapes_and_dtypes_compile_for_each_architecture(arch: str, name: str, dtype: str) -> None:
