@@ -44,7 +44,11 @@ def judge_all(
 
 
 def floor_of(case: Case, primitives: Iterable[Primitive], cuts: Sequence[Cut] = ()) -> Floor | None:
-    """The floor of a case's group from the probes between its devices; None where there are none."""
+    """The floor of a case's group from the probes between its devices; None where there are none.
+
+    Of several groups that reduce at once the first stands for all: links between groups carry nothing.
+    """
+    ranks = case.groups[0] if case.groups else range(len(case.devices))
     return floor(
         primitives,
         path=case.path,
@@ -52,7 +56,7 @@ def floor_of(case: Case, primitives: Iterable[Primitive], cuts: Sequence[Cut] = 
         nbytes=case.nbytes,
         dtype=case.dtype,
         mode=case.mode,
-        devices=case.devices,
+        devices=[case.devices[rank] for rank in ranks],
         cuts=cuts,
     )
 

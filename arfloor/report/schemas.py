@@ -1,4 +1,4 @@
-"""The JSON Schemas of what the commands print, as published under docs/schemas.
+"""The JSON Schemas of what the commands print and of topology.toml, as published under docs/schemas.
 
 python -m arfloor.report.schemas docs/schemas    # write them again after a change
 """
@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from arfloor import topologies_io
 from arfloor.report import box_json, comparison, rows
 
 
@@ -18,6 +19,7 @@ def schemas() -> dict[str, str]:
         "report.schema.json": rows.json_schema(),
         "compare.schema.json": comparison.json_schema(),
         "doctor.schema.json": box_json.json_schema(),
+        "topology.schema.json": topologies_io.json_schema(),
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {name: json.dumps(head | schema, indent=1) + "\n" for name, schema in found.items()}
