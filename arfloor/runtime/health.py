@@ -79,20 +79,6 @@ def moved(before: LinkBytes, after: LinkBytes, operations: int) -> dict[str, flo
     return {n: (b - a) / operations for n, (a, b) in pairs.items() if a is not None and b is not None}
 
 
-def traffic_mark(observed: dict[str, float], link: str, least: float, most: float) -> str | None:
-    """A mark when a link carried other traffic than an algorithm moves, else None. Pure.
-
-    `least`, `most`: bytes out of one rank an operation that the algorithm explains (payload alone,
-    and with headers, flags and doubled packets). Nothing counted makes no claim.
-    """
-    name = f"{link}_tx"
-    if name not in observed:
-        return None
-    if least <= observed[name] <= most:
-        return None
-    return f"traffic: {observed[name]:.0f} B out a rank over {link}, {least:.0f} to {most:.0f} expected"
-
-
 @lru_cache(maxsize=1)
 def _nvml() -> Any | None:
     try:

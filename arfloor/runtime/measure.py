@@ -14,7 +14,7 @@ import numpy as np
 from arfloor.core.cases import BlockRecord, Case, Check, Ran, Result, Samples
 from arfloor.core.plan import BlockPlan
 from arfloor.core.statistics import latency
-from arfloor.runtime import stopping, verify
+from arfloor.runtime import stopping, traffic, verify
 from arfloor.runtime.agree import Failure, together
 from arfloor.runtime.progress import Progress
 from arfloor.runtime.timing import StartLine, Timer, timer_class
@@ -55,6 +55,8 @@ class Live:
     spent_s: float = 0.0
     replays: int = 1
     stop: str | None = None
+    # what the link counters saw: a mark when it is not what the case claims, and a sentence
+    traffic: tuple[str | None, str] = (None, "")
 
     def fail(self, failure: Failure, status: str = "failed") -> None:
         """Take the case out of the block."""
@@ -71,6 +73,9 @@ def measure_block(bench: Bench, row: BlockPlan, schema: int) -> tuple[BlockRecor
                     step(bench, row, live)
         bench.progress.line("timing", block=row.block.id)
         _rounds(bench, row, [live for live in lives if live.failure is None])
+        for live in lives:
+            if live.failure is None and traffic.wanted(live.case, bench.launch):
+                _count_bytes(bench, row, live)
         return _record(bench, row, lives, schema)
     finally:
         for live in lives:
@@ -183,6 +188,20 @@ def _exchange(bench: Bench, active: list[Live]) -> None:
         live.stop, live.replays = stop, replays
 
 
+def _count_bytes(bench: Bench, row: BlockPlan, live: Live) -> None:
+    """Compare the links' counters with what the case should move. A check that fails marks nothing."""
+    us = float(bench.group.broadcast(float(np.median(live.rounds[-1]))))
+    bench.progress.line(
+        "case", case=live.case.id, block=row.block.id, phase="traffic", deadline_s=bench.timeout_s
+    )
+    found, failure = together(
+        bench.group, bench.progress, "traffic", lambda: traffic.count(bench, live.case, live.timer, us)
+    )
+    if found is not None and failure is None:
+        rows = bench.group.all_gather(found)
+        live.traffic = next((mark for mark, _ in rows if mark is not None), None), rows[0][1]
+
+
 def _record(
     bench: Bench, row: BlockPlan, lives: list[Live], schema: int
 ) -> tuple[BlockRecord, list[Samples]]:
@@ -218,7 +237,8 @@ def _result(bench: Bench, row: BlockPlan, live: Live) -> Result:
         latency=latency(slowest),
         check=live.check,
         ran=bench.ran.get(live.case.id) or live.op.ran(),
-        marks=live.timer.marks if live.timer is not None else (),
+        detail=live.traffic[1],
+        marks=(*(live.timer.marks if live.timer is not None else ()), *filter(None, live.traffic[:1])),
         stop=live.stop,
         block_id=row.block.id,
     )

@@ -270,6 +270,18 @@ class _Gpu:
                 self.before()
             into.append(chain.replay_us())
 
+    @property
+    def chained(self) -> int:
+        """Operations in the longer chain."""
+        return MANY
+
+    def repeat(self, replays: int) -> None:
+        """Run the longer chain `replays` times on every rank, untimed."""
+        assert self._chains is not None, "warm_up comes first"
+        for _ in range(replays):
+            self._chains[0].replay_us()
+        self._barrier.check()
+
     def _look(self) -> None:
         now = time.monotonic()
         if now - self._looked > _LOOK_S:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, environment, names, parse_variant
 from arfloor.core.cases import Case, Machine
+from arfloor.core.schedules import schedules
+from arfloor.core.traffic import expected_nbytes, traffic_mark
 from arfloor.primitives.gpu import ends, patterns, rates_gbps
 from arfloor.runtime import jit
-from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read, traffic_mark
+from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read
 from arfloor.runtime.timing_gpu import less_control_us, slopes_us
 
 
@@ -154,15 +157,42 @@ def test_marks() -> None:
     )
 
 
-def test_traffic_is_judged_only_where_it_was_counted() -> None:
+def test_counters_become_bytes_an_operation() -> None:
     before, after = LinkBytes(pcie_tx=1000, nvlink_tx=None), LinkBytes(pcie_tx=27_000_000, nvlink_tx=5)
-    per_op = moved(before, after, 100)
-    assert per_op == {"pcie_tx": pytest.approx(269_990)}
-    assert traffic_mark(per_op, "pcie", 262_144, 600_000) is None
-    assert traffic_mark(per_op, "nvlink", 262_144, 600_000) is None
-    assert "pcie" in (traffic_mark(per_op, "pcie", 500_000, 600_000) or "")
+    assert moved(before, after, 100) == {"pcie_tx": pytest.approx(269_990)}
     with pytest.raises(ValueError, match="operation"):
         moved(before, after, 0)
+
+
+S = 262_144
+
+
+@pytest.mark.parametrize(
+    ("path", "nvlink", "observed", "says"),
+    [
+        ("peer", True, {"nvlink_tx": 1.001 * S, "pcie_tx": 600.0}, None),
+        ("peer", True, {"nvlink_tx": 2.02 * S}, None),  # LL doubles the bytes
+        ("peer", True, {}, None),
+        ("peer", True, {"nvlink_tx": 900.0, "pcie_tx": 1.2 * S}, "over nvlink"),
+        ("peer", False, {"pcie_tx": 1.2 * S, "nvlink_tx": 0.0}, None),
+        ("host", True, {"pcie_tx": 2.2 * S, "nvlink_tx": 0.0}, None),
+        ("host", True, {"pcie_tx": 1.1 * S, "nvlink_tx": 1.0 * S}, "where the path is host/pcie"),
+        ("host", True, {"pcie_tx": 300.0}, "over pcie"),
+    ],
+)
+def test_traffic_on_another_link_than_claimed_is_marked(
+    path: Any, nvlink: bool, observed: dict[str, float], says: str | None
+) -> None:
+    mark = traffic_mark(observed, path=path, nvlink=nvlink, world=2, nbytes=S)
+    assert (says in mark) if says and mark else mark is says
+
+
+@given(st.integers(2, 16), st.sampled_from(["peer", "host"]), st.integers(1, 1 << 26))
+def test_every_known_schedule_is_within_what_is_expected(world: int, path: Any, nbytes: int) -> None:
+    least, most = expected_nbytes(path, world, nbytes)
+    for schedule in schedules(path, world, nbytes):
+        assert least <= schedule.out_bytes
+        assert 2 * schedule.out_bytes <= most + 1
 
 
 def test_without_nvml_nothing_is_claimed() -> None:

@@ -1,0 +1,40 @@
+"""The traffic check: link counters over a long run of one case (see `arfloor.core.traffic`)."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from arfloor.core.cases import Case
+from arfloor.core.traffic import sentence, traffic_mark
+from arfloor.runtime import health
+
+# the size that is checked: large enough to stand out of a launch's own bytes, and decode's own
+NBYTES = 262_144
+RUN_S = 0.25
+# counters are refreshed at intervals
+SETTLE_S = 0.1
+
+
+def wanted(case: Case, launch: int) -> bool:
+    """One size, one launch, graphs: one check a case and path is enough."""
+    return launch == 0 and case.nbytes == NBYTES and case.mode == "graph" and case.path != "cpu"
+
+
+def count(bench: Any, case: Case, timer: Any, us: float) -> tuple[str | None, str]:
+    """(mark or None, what the counters saw) on this rank.
+
+    Every rank runs the case's captured chain for about RUN_S at once; `us` is the case's latency, known
+    on every rank alike. Nothing is exchanged here, so a rank that raises leaves none waiting.
+    """
+    ordinal = int(bench.device.partition(":")[2])
+    replays = max(1, math.ceil(RUN_S * 1e6 / max(us, 1.0) / timer.chained))
+    time.sleep(SETTLE_S)
+    before = health.link_bytes(ordinal)
+    timer.repeat(replays)
+    time.sleep(SETTLE_S)
+    seen = health.moved(before, health.link_bytes(ordinal), replays * timer.chained)
+    nvlink = health.nvlink_between_all(bench.group.world)
+    mark = traffic_mark(seen, path=case.path, nvlink=nvlink, world=case.world, nbytes=case.nbytes)
+    return mark, sentence(seen)
