@@ -90,7 +90,7 @@ def _nccl(draft: _Draft, box: Box) -> NcclFacts | None:
         source="what NCCL's topology takes the slowest GPU's link for (docs/floor.md)",
     )  # fmt: skip
     draft.figures["nccl_error"] = Figure(
-        value=1.15, lo=0.9, hi=1.6, unit="ratio", origin="assumed", source="as on boxes with published series"
+        value=1.4, lo=0.95, hi=2.0, unit="ratio", origin="assumed", source="as on boxes with known series"
     )
     return NcclFacts(bus="nccl_bus", error="nccl_error")
 
@@ -216,7 +216,7 @@ def _common_figures() -> dict[str, Figure]:
             FLAG_SOCKETS_US - FLAG_ROOT_PORTS_US, 0.15, 0.6, "what crossing sockets adds (docs/floor.md)"
         ),
         "flag_memory_hop": predicted(
-            0.215, 0.12, 0.33, "a flag through host memory on two H200s, by hops (docs/floor.md)"
+            0.04, 0.01, 0.2, "a flag through host memory on two H200s, by hops (docs/floor.md)"
         ),
         "flag_nvlink": predicted(
             _NVLINK_FLAG_US, 0.4, 1.0, "assumed below one PCIe switch; measure it with a sweep"

@@ -1,8 +1,9 @@
 """NCCL's own model of an all-reduce inside one box: base latency + steps x hop latency + bytes / bandwidth.
 
 This is the model that NCCL chooses algorithm and protocol by, and that it prints with
-NCCL_DEBUG_SUBSYS=TUNING; constants and corrections are those of NCCL 2.18 to 2.23 (src/graph/tuning.cc
-and topo.h of github.com/NVIDIA/nccl). It describes what NCCL believes, which a measurement may refute.
+NCCL_DEBUG_SUBSYS=TUNING; constants and corrections are those of NCCL 2.25 to 2.29 (src/graph/tuning.cc
+and topo.h of github.com/NVIDIA/nccl; older versions give LL half as much). It describes what NCCL
+believes, which a measurement may refute.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ Hardware = Literal["nvlink", "pci"]
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 # us; base of an operation, then each hop, by algorithm, in the order LL, LL128, Simple
-_BASE_US = {"TREE": (6.8, 14.0, 0.0), "RING": (6.6, 14.0, 8.4)}
+_BASE_US = {"TREE": (6.8, 14.0, 8.4), "RING": (6.6, 14.0, 8.4)}
 _HOP_US: dict[Hardware, dict[str, tuple[float, float, float]]] = {
-    "nvlink": {"TREE": (0.6, 1.25, 28.0), "RING": (0.6, 1.9, 3.4)},
-    "pci": {"TREE": (1.0, 1.9, 28.0), "RING": (1.0, 2.5, 5.7)},
+    "nvlink": {"TREE": (0.6, 1.25, 4.0), "RING": (0.6, 1.9, 3.4)},
+    "pci": {"TREE": (1.0, 1.9, 4.0), "RING": (1.0, 2.5, 5.7)},
 }
-# GB/s in one box, by generation (Volta, Ampere, Hopper and later)
-_LL_MAX = (39.0, 87.7, 87.7)
-_RING_LL128_PER_CHANNEL = (20.0, 20.0, 36.7)
-_TREE_LL128_PER_CHANNEL = (20.0, 20.0, 36.7)
-_TREE_PER_CHANNEL = (26.5, 24.0, 38.7)
+# GB/s in one box, by generation (Volta, Ampere, Hopper, Blackwell)
+_LL_MAX = (39.0, 87.7, 141.0, 282.0)
+_RING_LL128_PER_CHANNEL = (20.0, 20.0, 36.7, 40.0)
+_TREE_LL128_PER_CHANNEL = (20.0, 20.0, 36.7, 55.6)
+_TREE_PER_CHANNEL = (26.5, 24.0, 38.7, 70.0)
 
 # What part of its bandwidth NCCL gives Tree, by power of two from 64 B
 _TREE_EFFICIENCY = {
@@ -54,24 +55,25 @@ def nccl_table(
     channels: int,
     channel_gbps: float,
     compute_capability: tuple[int, int],
+    tree_channel_gbps: float | None = None,
     ll128: bool = False,
-    tree_pattern: bool = True,
 ) -> TuningTable:
     """The table NCCL computes for all-reduce on one node of `world` ranks.
 
-    `channels` x `channel_gbps` is the bandwidth of the graph it found. LL128 is on by default only
-    over NVLink on Volta to Hopper. `tree_pattern`: the tree graph is a plain tree (a balanced or
-    split tree loses nothing). Raises ValueError for fewer than two ranks.
+    `channels` x `channel_gbps` is the bandwidth of the ring graph it found; the tree graph has as many
+    channels, of `tree_channel_gbps` where that differs. LL128 is on by default only over NVLink on
+    Volta to Hopper. Raises ValueError for fewer than two ranks.
     """
     if world < 2:
         raise ValueError(f"nccl_table: expected at least 2 ranks, found {world}")
-    generation = 2 if compute_capability >= (9, 0) else 1 if compute_capability >= (8, 0) else 0
+    generation = sum(compute_capability >= first for first in ((8, 0), (9, 0), (10, 0)))
+    each = {"RING": channel_gbps, "TREE": tree_channel_gbps or channel_gbps}
     cells: dict[tuple[str, str, str], Cell] = {}
     for algorithm in ("TREE", "RING"):
         for index, protocol in enumerate(PROTOCOLS):
             if protocol == "LL128" and not ll128:
                 continue
-            bus = _bus_gbps(algorithm, protocol, channels, channel_gbps, generation, tree_pattern)
+            bus = _bus_gbps(algorithm, protocol, channels, each[algorithm], generation)
             steps = 2 * (world - 1)
             share = world / steps if algorithm == "RING" else 0.5
             latency = _BASE_US[algorithm][index] + steps * _HOP_US[hardware][algorithm][index]
@@ -79,13 +81,11 @@ def nccl_table(
     return TuningTable(cells=cells)
 
 
-def _bus_gbps(
-    algorithm: str, protocol: str, channels: int, channel_gbps: float, generation: int, tree_pattern: bool
-) -> float:
+def _bus_gbps(algorithm: str, protocol: str, channels: int, channel_gbps: float, generation: int) -> float:
     bus = channels * channel_gbps
     if algorithm == "RING":
         if protocol == "LL":
-            return min(_LL_MAX[generation], bus / 4)
+            return min(_LL_MAX[generation], bus / 2)
         if protocol == "LL128":
             return min(bus * 0.92, channels * _RING_LL128_PER_CHANNEL[generation])
         return bus
@@ -94,7 +94,7 @@ def _bus_gbps(
         bus = min(bus / 3.8, _LL_MAX[generation])
     if protocol == "LL128":
         bus = min(bus * 7 / 9, channels * _TREE_LL128_PER_CHANNEL[generation])
-    return bus * 0.85 if tree_pattern else bus
+    return bus
 
 
 def nccl_time_us(table: TuningTable, algorithm: str, protocol: str, nbytes: int) -> float | None:

@@ -29,7 +29,7 @@ ENDS: tuple[End, ...] = ("fast", "value", "slow")
 # Our kernels against the schedule they follow, from two H200s through host memory and over NVLink, one
 # host (8 KiB to 1 MiB): polling, the barrier among blocks and the reduction cost this much a round, and
 # lines with tags, uneven blocks and the last line this much of the wire.
-KERNEL_ROUND_US = Estimate(value=0.9, lo=0.4, hi=1.4, n=4, unit="us")
+KERNEL_ROUND_US = Estimate(value=1.4, lo=0.8, hi=1.9, n=4, unit="us")
 KERNEL_WIRE = Estimate(value=1.2, lo=1.07, hi=1.35, n=4, unit="ratio")
 
 
