@@ -3,6 +3,7 @@
     reduce = arfloor.allreduce.AllReduce(tp_group)      # collective; tunes, or reads a run's plans
     reduce(x)                                           # in place, on torch's current stream
     y = reduce.traced(x)                                # out of place; torch.compile keeps it
+    y = reduce.fused(x, residual, weight, 1e-6)         # with the residual add and RMSNorm that follow
 
 An object belongs to one stream: its buffers alternate from one operation to the next, which holds only
 if operations follow each other. What it does not cover (another dtype, a larger message, a box where
@@ -16,7 +17,8 @@ import contextlib
 import itertools
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -24,8 +26,10 @@ import torch.distributed as dist
 
 from arfloor import rundir
 from arfloor.backends import tune
+from arfloor.backends.fused import AddRmsNorm, FusedReducer, Rows
 from arfloor.backends.ours import Operation, OursError, PeerTimeout, Reducer
 from arfloor.core import dispatch
+from arfloor.core import fused as shapes
 from arfloor.core.cases import Path
 from arfloor.core.plans import parse
 from arfloor.core.tuning import Tuned
@@ -50,6 +54,7 @@ class AllReduce:
     `strict`: only the protocols that rest on the memory model alone (LL, flag). `path`: `peer`, `host`,
     or `auto`: peer where every GPU can address every other. `max_nbytes`: the largest message reduced
     here. `spin_s`: how long a kernel waits for a late rank before it gives up and poisons its output.
+    `fused`: also set up the kernels that `fused` uses; without, it does the same in two.
 
     `why_not` is empty, or says why everything goes to the process group. Raises RunDirError for a
     `run` that is none, ValueError for one that holds no plan for this world, path and dtype.
@@ -65,6 +70,7 @@ class AllReduce:
         dtypes: Sequence[torch.dtype] = (torch.bfloat16,),
         max_nbytes: int = 1 << 20,
         spin_s: float = 300.0,
+        fused: bool = False,
     ) -> None:
         self._group = group if group is not None else dist.group.WORLD
         ranks = dist.get_process_group_ranks(self._group)
@@ -76,12 +82,16 @@ class AllReduce:
         self.tables: dict[torch.dtype, Tuned] = {}
         self.why_not = ""
         self._reducers: dict[tuple[torch.dtype, str], Reducer] = {}
-        self._bound: dict[tuple[int, int, int, torch.dtype], Operation] = {}
+        self._fused: dict[tuple[torch.dtype, str], FusedReducer] = {}
+        self._norms: dict[torch.dtype, AddRmsNorm] = {}
+        self._bound: dict[tuple[Any, ...], Operation] = {}
         self._stream: int | None = None
         self.handle = next(_HANDLES)
         _OBJECTS[self.handle] = self
         try:
             self._set_up(run, strict, dtypes)
+            if fused:
+                self._set_up_fused()
         except (OursError, SlabError) as error:  # both are raised on every rank or on none
             self._release()
             self.tables, self.why_not = {}, str(error)
@@ -113,6 +123,21 @@ class AllReduce:
                         max_nbytes=self.max_nbytes,
                         spin_s=self.spin_s,
                     )
+        self._exchange.barrier()
+
+    def _set_up_fused(self) -> None:
+        """The fused form of every plan that has one and whose grid still fits the GPU with it."""
+        for dtype, name in list(self._reducers):
+            with contextlib.suppress(OursError):  # raised on every rank: its messages take two kernels
+                self._fused[dtype, name] = FusedReducer(
+                    plan=parse(name),
+                    path=self.path,
+                    dtype=NAMES[dtype],
+                    group=self._exchange,
+                    device=self._device,
+                    max_nbytes=self.max_nbytes,
+                    spin_s=self.spin_s,
+                )
         self._exchange.barrier()
 
     def _table(self, run: Any, strict: bool, dtype: str) -> Tuned:
@@ -158,8 +183,89 @@ class AllReduce:
         self._check_buffers(tensor, target)
         stream = torch.cuda.current_stream(self._device).cuda_stream
         self._check_stream(stream)
-        self._operation(tensor, target).launch(stream)
+        nbytes = tensor.numel() * tensor.element_size()
+        self._bind(tensor.data_ptr(), target.data_ptr(), nbytes, tensor.dtype).launch(stream)
         return target
+
+    def fused(
+        self,
+        tensor: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float = 1e-6,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Sum `tensor` (..., hidden) over the ranks, add it to `residual` in place, and return the RMSNorm
+        of that times `weight` (hidden,), in `out` (default: in place of `tensor`). Capturable.
+
+        The sum is rounded to the dtype before the residual is added. All ranks' results are equal bit for
+        bit where our kernels run. Raises ValueError on buffers of unlike shapes, dtypes or devices, not
+        contiguous or not aligned to 16 bytes; RuntimeError when called on another stream than before.
+        """
+        target = tensor if out is None else out
+        self._check_rows(tensor, residual, weight, target)
+        hidden = tensor.shape[-1]
+        if not self.takes(tensor) or shapes.row_flaw(hidden * tensor.element_size()):
+            residual.add_(self(tensor, out=out))
+            return target.copy_(torch.nn.functional.rms_norm(residual, (hidden,), weight, eps))
+        self._check_buffers(tensor, target)
+        rows = Rows(
+            source=tensor.data_ptr(),
+            residual=residual.data_ptr(),
+            weight=weight.data_ptr(),
+            out=target.data_ptr(),
+            rows=tensor.numel() // hidden,
+            hidden=hidden,
+            eps=eps,
+        )
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        self._check_stream(stream)
+        for operation in self._fused_operations(rows, tensor.dtype):
+            operation.launch(stream)
+        return target
+
+    def _check_rows(
+        self, tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        hidden = tensor.shape[-1] if tensor.dim() else 0
+        if weight.shape != (hidden,) or residual.shape != tensor.shape or out.shape != tensor.shape:
+            raise ValueError(
+                f"expected residual and out of shape {tuple(tensor.shape)} and weight of ({hidden},), got "
+                f"{tuple(residual.shape)}, {tuple(out.shape)} and {tuple(weight.shape)}"
+            )
+        for other in (residual, weight, out):
+            if other.dtype != tensor.dtype or other.device != tensor.device or not other.is_contiguous():
+                raise ValueError(
+                    f"expected residual, weight and out contiguous, of {tensor.dtype} on {tensor.device}, "
+                    f"got one of {other.dtype} on {other.device} with strides {tuple(other.stride())}"
+                )
+            if other.is_cuda and other.data_ptr() % shapes.ALIGNMENT:
+                raise ValueError(f"expected buffers aligned to {shapes.ALIGNMENT} bytes; clone the view")
+        if tensor.is_cuda and tensor.data_ptr() % shapes.ALIGNMENT:
+            raise ValueError(f"expected buffers aligned to {shapes.ALIGNMENT} bytes; clone the view")
+
+    def _fused_operations(self, rows: Rows, dtype: torch.dtype) -> Sequence[Operation]:
+        """One kernel where the plan has a fused form, else the reduce and the norm."""
+        nbytes = rows.rows * rows.hidden * dtype.itemsize
+        name = str(self.tables[dtype].pick(nbytes))
+        reducer = self._fused.get((dtype, name))
+        if reducer is not None:
+            return (self._remembered((rows, dtype), lambda: reducer.bind_rows(rows)),)
+        norm = self._norms.get(dtype)
+        if norm is None:
+            norm = self._norms[dtype] = AddRmsNorm(NAMES[dtype], self._device)
+        after = replace(rows, source=rows.out)
+        return (
+            self._bind(rows.source, rows.out, nbytes, dtype),
+            self._remembered((after, dtype), lambda: Operation(bound=norm.bind(after), nbytes=nbytes)),
+        )
+
+    def traced_fused(
+        self, tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
+    ) -> torch.Tensor:
+        """`fused` into a new tensor, through an operator that torch.compile keeps; `residual` is updated."""
+        made: torch.Tensor = torch.ops.arfloor.all_reduce_rmsnorm(tensor, residual, weight, eps, self.handle)
+        return made
 
     def traced(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum as a new tensor, through an operator that torch.compile keeps as it is."""
@@ -193,22 +299,24 @@ class AllReduce:
                 "each other, so make one object a stream"
             )
 
-    def _operation(self, source: torch.Tensor, target: torch.Tensor) -> Operation:
-        nbytes = source.numel() * source.element_size()
-        key = (source.data_ptr(), target.data_ptr(), nbytes, source.dtype)
+    def _bind(self, source: int, target: int, nbytes: int, dtype: torch.dtype) -> Operation:
+        name = str(self.tables[dtype].pick(nbytes))
+        reducer = self._reducers[dtype, name]
+        key = (source, target, nbytes, dtype)
+        return self._remembered(key, lambda: reducer.bind(source, target, nbytes))
+
+    def _remembered(self, key: tuple[Any, ...], make: Callable[[], Operation]) -> Operation:
         found = self._bound.get(key)
         if found is None:
             if len(self._bound) >= _BOUND_MOST:
                 self._bound.clear()
-            name = self.tables[source.dtype].pick(nbytes)
-            reducer = self._reducers[source.dtype, str(name)]
-            found = self._bound[key] = reducer.bind(source.data_ptr(), target.data_ptr(), nbytes)
+            found = self._bound[key] = make()
         return found
 
     def check(self) -> None:
         """Wait for the device; raises PeerTimeout when a kernel gave up on a rank since the start."""
         torch.cuda.synchronize(self._device)
-        for reducer in self._reducers.values():
+        for reducer in (*self._reducers.values(), *self._fused.values()):
             reducer.check()
 
     def close(self) -> None:
@@ -221,21 +329,41 @@ class AllReduce:
 
     def _release(self) -> None:
         self._bound.clear()
-        reducers, self._reducers = self._reducers, {}
-        for reducer in reducers.values():
+        reducers = (*self._reducers.values(), *self._fused.values())
+        self._reducers, self._fused = {}, {}
+        for reducer in reducers:
             reducer.close()
+
+
+def _object(handle: int) -> AllReduce:
+    if handle not in _OBJECTS:
+        raise RuntimeError("the AllReduce of this operator is gone; keep the object as long as its graphs")
+    return _OBJECTS[handle]
 
 
 @torch.library.custom_op("arfloor::all_reduce", mutates_args=())
 def _all_reduce(tensor: torch.Tensor, handle: int) -> torch.Tensor:
-    if handle not in _OBJECTS:
-        raise RuntimeError("the AllReduce of this operator is gone; keep the object as long as its graphs")
     source = tensor.contiguous()
-    return _OBJECTS[handle](source, out=torch.empty_like(source))
+    return _object(handle)(source, out=torch.empty_like(source))
 
 
 @_all_reduce.register_fake
 def _(tensor: torch.Tensor, handle: int) -> torch.Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("arfloor::all_reduce_rmsnorm", mutates_args=("residual",))
+def _all_reduce_rmsnorm(
+    tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, handle: int
+) -> torch.Tensor:
+    source = tensor.contiguous()
+    return _object(handle).fused(source, residual, weight, eps, out=torch.empty_like(source))
+
+
+@_all_reduce_rmsnorm.register_fake
+def _(
+    tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, handle: int
+) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 

@@ -16,7 +16,15 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from arfloor.backends.ours import Endpoint, Operation, OursError, Reducer, alignment_of, args_type
+from arfloor.backends.ours import (
+    Endpoint,
+    Operation,
+    OursError,
+    Reducer,
+    alignment_of,
+    args_type,
+    kernel,
+)
 from arfloor.core import fused
 from arfloor.core.cases import ITEMSIZE, Path
 from arfloor.core.plans import DTYPE_NUMBER, Plan
@@ -63,7 +71,6 @@ class FusedEndpoint(Endpoint):
         plan: Plan = options["plan"]
         self._slots_nbytes = 8 * fused.most_slots(plan, options["max_nbytes"])
         self._partials = 0
-        _check_resident(plan, options["function"])
         self._partials = int(jit.checked(runtime.cudaMalloc(self._slots_nbytes)))
         super().__init__(**options)
         self._args = args_type(self.world, epilogue=True)
@@ -108,6 +115,14 @@ class FusedReducer(Reducer):
     end_type = FusedEndpoint
     end: FusedEndpoint
 
+    @staticmethod
+    def _load(
+        plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None
+    ) -> jit.Function:
+        function = kernel(plan, world, dtype, path, device, MACROS | (extra or {}))
+        _check_resident(plan, function)
+        return function
+
     def __init__(
         self,
         *,
@@ -115,14 +130,12 @@ class FusedReducer(Reducer):
         path: Path,
         dtype: str,
         group: slabs.Exchange,
-        extra: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         problem = fused.flaw(plan)
         if problem:
             raise OursError(f"{plan.name}: {problem}")
-        macros = MACROS | (extra or {})
-        super().__init__(plan=plan, path=path, dtype=dtype, group=group, extra=macros, **options)
+        super().__init__(plan=plan, path=path, dtype=dtype, group=group, **options)
 
     def bind_rows(self, rows: Rows) -> Operation:
         """See `FusedEndpoint.bind_rows`."""

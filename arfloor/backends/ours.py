@@ -217,7 +217,9 @@ class Reducer:
     ) -> None:
         check_world(plan, group.world, path, max_nbytes)
         function = _jointly(
-            group, f"{plan.name} over {path}", lambda: kernel(plan, group.world, dtype, path, device, extra)
+            group,
+            f"{plan.name} over {path}",
+            lambda: self._load(plan, group.world, dtype, path, device, extra),
         )
         self._group = group
         self.slab = slabs.slab(path, group, layout(plan, group.world, path, max_nbytes).nbytes)
@@ -235,6 +237,12 @@ class Reducer:
         except BaseException:
             self.slab.close()
             raise
+
+    @staticmethod
+    def _load(
+        plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None
+    ) -> jit.Function:
+        return kernel(plan, world, dtype, path, device, extra)
 
     def bind(self, source: int, target: int, nbytes: int) -> Operation:
         """See `Endpoint.bind`."""

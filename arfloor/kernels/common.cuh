@@ -6,7 +6,7 @@
 //   ARF_PULL 1: readers fetch (flag only)          ARF_LINE 16 to 512       ARF_TAG64 1: 64-bit tags
 //   ARF_FUSED 1: residual add and RMSNorm follow (one-shot only; fused.cuh)
 // For tests only: ARF_STALL (random stalls), ARF_TEAR (lines written in two halves, the tag first),
-// ARF_COUNT_TEARS, and ARF_UNSAFE_HASH, _PARITY, _REGIONS, _SIGNED, each of which removes a safeguard.
+// ARF_COUNT_TEARS, and ARF_UNSAFE_HASH, _PARITY, _REGIONS, _SIGNED, _SLOTS, each of which removes a safeguard.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;

@@ -102,8 +102,16 @@ struct Epilogue {
     first = over_the_warp(first);
     if (two) second = over_the_warp(second);
     const u32 lane = threadIdx.x % 32;
+    stall(a, sequence, 13);
     if (lane == 0) publish(row, tile - row * a.row / SPAN, first);
     if (lane == 1 && two) publish(row + 1, 0, second);
+  }
+  __device__ __forceinline__ bool fresh(u64 word) const {
+#ifdef ARF_UNSAFE_SLOTS
+    return word != 0;
+#else
+    return (u32)(word >> 32) == sequence;
+#endif
   }
   // Waits for all pieces of the tile's rows; false: gave up.
   __device__ __forceinline__ bool gather(float& first, float& second) const {
@@ -117,7 +125,7 @@ struct Epilogue {
       while (true) {
         if (p < n) x = load_gpu64(slot(row, p));
         if (p < m) y = load_gpu64(slot(row + 1, p));
-        if (__all_sync(0xffffffffu, (u32)(x >> 32) == sequence && (u32)(y >> 32) == sequence)) break;
+        if (__all_sync(0xffffffffu, fresh(x) && fresh(y))) break;
         if (tired(spin) && __any_sync(0xffffffffu, give_up(spin, a))) {
           report(a, a.rank, sequence);
           return false;

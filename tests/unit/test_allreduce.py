@@ -80,6 +80,27 @@ def test_without_gpus_the_process_group_reduces_and_says_why(lone_rank):
     assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests what happens without a GPU")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_without_gpus_fused_is_torchs_own_sequence(lone_rank):
+    from arfloor.allreduce import AllReduce
+
+    reduce = AllReduce()
+    x, before = torch.randn(3, 8), torch.randn(3, 8)
+    weight, residual, kept = torch.randn(8), before.clone(), x.clone()
+    out = reduce.fused(x, residual, weight, 1e-5)
+    assert out is x
+    assert torch.equal(residual, before + kept)
+    assert torch.equal(out, torch.nn.functional.rms_norm(before + kept, (8,), weight, 1e-5))
+    again = before.clone()
+    assert torch.equal(reduce.traced_fused(kept, again, weight, 1e-5), out)
+    assert torch.equal(again, residual)
+    with pytest.raises(ValueError, match="weight of"):
+        reduce.fused(x, residual, weight[:4])
+    with pytest.raises(ValueError, match="contiguous"):
+        reduce.fused(x, torch.zeros(8, 3).t(), weight)
+
+
 def test_the_operator_has_a_fake_so_that_compilation_keeps_it():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
