@@ -14,19 +14,21 @@ from typing import Any
 from arfloor.backends.ours import OursError, Reducer
 from arfloor.core.cases import ITEMSIZE, Machine, Path
 from arfloor.core.plans import Plan, parse
-from arfloor.core.tuning import Facts, Tuned, candidates, refined, rule_of_thumb, shortlist
+from arfloor.core.tuning import Facts, Tuned, candidates, ranked, refined, rule_of_thumb, upper
 from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.slabs import Exchange
-from arfloor.runtime.timing_gpu import Chain, slopes_us
+from arfloor.runtime.timing_gpu import Chain, current_stream, slopes_us
 
 FEW, MANY, SLOTS = 8, 40, 4
 QUICK, LONG = 7, 25
-KEEP = 4
+KEEP = 5
+APART_US = (0.0, 0.7, 1.4, 2.8)
+"""How late a rank comes to an operation when arrivals apart are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The plan chosen for a message, and every plan's median and slower quartile, in us."""
+    """The plan chosen for a message, and every finalist's (median, ninth decile) in us."""
 
     plan: Plan
     nbytes: int
@@ -99,21 +101,22 @@ class _Slots:
 def choose(
     group: Exchange, *, path: Path, device: int, dtype: str, nbytes: int, barrier: DeviceBarrier
 ) -> Choice:
-    """The fastest correct plan for messages of `nbytes`. Collective; about half a second.
+    """The fastest correct plan for messages of `nbytes`. Collective; about a second.
 
     Raises OursError on every rank when no plan gives right results on all of them.
     """
     facts = facts_of(path, group.world, device)
     bench = _Bench(group, path, device, dtype, nbytes, barrier)
     try:
-        times = bench.time(candidates(facts, nbytes), QUICK)
-        best = shortlist(times, 1)
-        if best:
-            times |= bench.time(refined(parse(best[0]), facts, nbytes), QUICK)
-        times = bench.time([parse(name) for name in shortlist(times, KEEP)], LONG)
-        for name in shortlist(times, KEEP):
+        together, apart = bench.both(candidates(facts, nbytes), QUICK)
+        for best in ranked(together, apart)[:1]:
+            more = bench.both(refined(parse(best), facts, nbytes), QUICK)
+            together, apart = together | more[0], apart | more[1]
+        finalists = [parse(name) for name in ranked(together, apart)[:KEEP]]
+        together, apart = bench.both(finalists, LONG)
+        for name in ranked(together, apart):
             if bench.verified(parse(name)):
-                table = {n: (statistics.median(t), sorted(t)[3 * len(t) // 4]) for n, t in times.items()}
+                table = {n: (statistics.median(t), upper(t)) for n, t in together.items()}
                 return Choice(plan=parse(name), nbytes=nbytes, times_us=table)
     finally:
         bench.close()
@@ -137,6 +140,20 @@ def tune(
     return Tuned(path=path, world=group.world, dtype=dtype, plans=tuple(chosen))
 
 
+class _Apart:
+    """The same reductions, each entered late by a time that differs from rank to rank and slot to slot."""
+
+    slots = SLOTS
+
+    def __init__(self, slots: _Slots, barrier: DeviceBarrier, rank: int) -> None:
+        self._slots, self._barrier, self._rank = slots, barrier, rank
+
+    def run(self, slot: int) -> None:
+        late = APART_US[(3 * slot + 2 * self._rank) % len(APART_US)]
+        self._barrier.enqueue_delay(current_stream(), late)
+        self._slots.run(slot)
+
+
 class _Bench:
     """Times plans for one message; keeps what it set up until closed."""
 
@@ -145,7 +162,7 @@ class _Bench:
     ) -> None:
         self._group, self._path, self._device, self._dtype = group, path, device, dtype
         self._nbytes, self._barrier = nbytes, barrier
-        self._ready: dict[str, tuple[_Slots, Chain, Chain] | None] = {}
+        self._ready: dict[str, _Slots | None] = {}
 
     def _prepare(self, plan: Plan) -> None:
         """Set a plan up unless it gives wrong results on any rank, which leaves it out on all."""
@@ -165,28 +182,42 @@ class _Bench:
             reducer.close()
             self._ready[plan.name] = None
             return
-        chains = (
-            Chain(slots, MANY, self._barrier, graph=True),
-            Chain(slots, FEW, self._barrier, graph=True),
-        )
-        self._ready[plan.name] = (slots, *chains)
+        self._ready[plan.name] = slots
 
-    def time(self, plans: Sequence[Plan], replays: int) -> dict[str, list[float]]:
-        """Per plan that is right, the maximum over ranks of each replay, in us an operation; interleaved."""
+    def _chains(self, slots: _Slots, apart: bool) -> tuple[Chain, Chain]:
+        op = _Apart(slots, self._barrier, self._group.rank) if apart else slots
+        return Chain(op, MANY, self._barrier, graph=True), Chain(op, FEW, self._barrier, graph=True)
+
+    def both(
+        self, plans: Sequence[Plan], replays: int
+    ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """`time` with ranks that arrive together, and apart."""
+        return self.time(plans, replays, apart=False), self.time(plans, replays, apart=True)
+
+    def time(self, plans: Sequence[Plan], replays: int, *, apart: bool) -> dict[str, list[float]]:
+        """Per plan that is right, the maximum over ranks of each replay, in us an operation; interleaved.
+
+        `apart`: ranks arrive apart, and the time includes what the operation waited for the last.
+        """
         for plan in plans:
             if plan.name not in self._ready:
                 self._prepare(plan)
-        ready = {plan.name: self._ready[plan.name] for plan in plans}
-        mine: dict[str, tuple[list[float], list[float]]] = {n: ([], []) for n, r in ready.items() if r}
+        chains = {
+            plan.name: self._chains(slots, apart)
+            for plan in plans
+            if (slots := self._ready[plan.name]) is not None
+        }
+        mine: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in chains}
         self._group.barrier()
         for replay in range(replays + 1):
-            for name, (many, few) in mine.items():
-                made = ready[name]
-                assert made is not None
-                times = made[1].replay_us(), made[2].replay_us()
+            for name, pair in chains.items():
+                times = [chain.replay_us() for chain in pair]
                 if replay:  # the first warms up
-                    many.append(times[0])
-                    few.append(times[1])
+                    for found, us in zip(mine[name], times, strict=True):
+                        found.append(us)
+        for pair in chains.values():
+            for chain in pair:
+                chain.close()
         self._barrier.check()
         everyone = self._group.all_gather(mine)
         slowest = {
@@ -199,15 +230,13 @@ class _Bench:
 
     def verified(self, plan: Plan) -> bool:
         """Whether a plan, after all that timing, still gives right results on every rank."""
-        made = self._ready[plan.name]
-        return all(self._group.all_gather(made is not None and made[0].right()))
+        slots = self._ready[plan.name]
+        return all(self._group.all_gather(slots is not None and slots.right()))
 
     def close(self) -> None:
-        for made in self._ready.values():
-            if made is not None:
-                made[1].close()
-                made[2].close()
-                made[0].reducer.close()
+        for slots in self._ready.values():
+            if slots is not None:
+                slots.reducer.close()
         self._ready = {}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arfloor.core import plans
 from arfloor.core.plans import Plan, decode_error, extent, flaw, layout, next_sequence, parse, reached
-from arfloor.core.tuning import Facts, Tuned, candidates, families, refined, rule_of_thumb, shortlist
+from arfloor.core.tuning import Facts, Tuned, candidates, families, ranked, refined, rule_of_thumb
 
 EXAMPLES = [
     Plan(protocol="line", line=512, blocks=66, threads=256, pace=27, lag=150, window=2),
@@ -148,9 +148,15 @@ def test_candidates_exist_fit_the_gpu_and_can_be_built(
     assert families(facts)
 
 
-def test_a_plan_that_sometimes_collapses_is_not_shortlisted() -> None:
-    times = {"steady": [10.0] * 8, "moody": [9.0] * 5 + [80.0] * 3, "slow": [20.0] * 8}
-    assert shortlist(times, 2) == ["steady", "slow"]
+def test_a_plan_that_sometimes_collapses_or_minds_late_ranks_is_not_preferred() -> None:
+    together = {
+        "steady": [10.0] * 8,
+        "moody": [9.0] * 5 + [80.0] * 3,
+        "touchy": [9.0] * 8,
+        "slow": [20.0] * 8,
+    }
+    apart = {"steady": [12.0] * 8, "moody": [11.0] * 8, "touchy": [40.0] * 8, "slow": [22.0] * 8}
+    assert ranked(together, apart) == ["steady", "slow", "touchy", "moody"]
 
 
 def test_a_tuned_table_answers_for_sizes_between() -> None:

@@ -1,0 +1,157 @@
+"""Tuning without a GPU: ranks as threads, plans whose times are known."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from arfloor.backends import tune
+from arfloor.backends.ours import OursError
+from arfloor.core.plans import Plan
+from arfloor.core.tuning import Facts, candidates
+
+FACTS = Facts(path="host", world=2, multiprocessors=132)
+NBYTES = 1 << 18
+
+
+class ThreadGroup:
+    def __init__(self, rank: int, shared: dict[str, Any]) -> None:
+        self.rank, self.world, self._shared = rank, 2, shared
+
+    def barrier(self) -> None:
+        self._shared["barrier"].wait(20)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        self._shared["values"][self.rank] = value
+        self.barrier()
+        values = list(self._shared["values"])
+        self.barrier()
+        return values
+
+
+class World:
+    """Times and correctness by plan; what was set up and not closed."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.wrong_on_rank_1: set[str] = set()
+        self.wrong_at_the_end: set[str] = set()
+
+    def us(self, plan: Plan, apart: bool, rank: int) -> float:
+        base = 20.0
+        if plan.pace:  # the link carries a tile in 27 cycles; faster ones win together and lose apart
+            base = 10.0 + 0.2 * abs(plan.pace - 27) - 0.1 * (plan.window > 0)
+            if plan.pace < 27:
+                base = 9.0 if not apart else 30.0
+        return base + 0.3 * rank
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    lock = threading.Lock()
+
+    class Reducer:
+        def __init__(self, *, plan: Plan, group: ThreadGroup, **_: Any) -> None:
+            self.plan, self.rank = plan, group.rank
+            with lock:
+                made.open += 1
+
+        def close(self) -> None:
+            with lock:
+                made.open -= 1
+
+    class Slots:
+        slots = tune.SLOTS
+
+        def __init__(self, reducer: Reducer, *_: Any) -> None:
+            self.reducer, self.asked = reducer, 0
+
+        def right(self) -> bool:
+            self.asked += 1
+            name = self.reducer.plan.name
+            if name in made.wrong_on_rank_1 and self.reducer.rank == 1:
+                return False
+            return not (name in made.wrong_at_the_end and self.asked > 1)
+
+    class Chain:
+        def __init__(self, op: Any, count: int, *_: Any, **__: Any) -> None:
+            apart = isinstance(op, tune._Apart)
+            slots = op._slots if apart else op
+            reducer = slots.reducer
+            self._us = 30.0 + count * made.us(reducer.plan, apart, reducer.rank)
+
+        def replay_us(self) -> float:
+            return self._us
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(tune, "Reducer", Reducer)
+    monkeypatch.setattr(tune, "_Slots", Slots)
+    monkeypatch.setattr(tune, "Chain", Chain)
+    monkeypatch.setattr(tune, "facts_of", lambda *_, **__: FACTS)
+    return made
+
+
+class Barrier:
+    def check(self) -> None:
+        pass
+
+
+def both_ranks() -> list[Any]:
+    shared = {"barrier": threading.Barrier(2), "values": [None, None]}
+    answers: list[Any] = [None, None]
+
+    def run(rank: int) -> None:
+        group = ThreadGroup(rank, shared)
+        try:
+            answers[rank] = tune.choose(
+                group, path="host", device=rank, dtype="bfloat16", nbytes=NBYTES, barrier=Barrier()
+            )
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            answers[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return answers
+
+
+def test_ranks_choose_the_same_plan_which_is_fast_together_and_apart(world: World) -> None:
+    first, second = both_ranks()
+    assert first == second
+    assert first.plan.pace == 27
+    assert first.plan.window > 0
+    assert first.times_us[first.plan.name] == (pytest.approx(10.2), pytest.approx(10.2))
+    assert world.open == 0
+
+
+def test_a_plan_that_is_wrong_on_one_rank_is_left_out_on_all(world: World) -> None:
+    world.wrong_on_rank_1 = {p.name for p in candidates(FACTS, NBYTES) if p.pace}
+    first, second = both_ranks()
+    assert first == second
+    assert not first.plan.pace
+    assert world.open == 0
+
+
+def test_a_plan_that_is_wrong_after_all_that_timing_is_passed_over(world: World) -> None:
+    best = both_ranks()[0].plan
+    world.wrong_at_the_end = {best.name}
+    first, second = both_ranks()
+    assert first == second
+    assert first.plan != best
+
+
+def test_when_nothing_is_right_every_rank_says_so(world: World) -> None:
+    world.wrong_on_rank_1 = {p.name for p in candidates(FACTS, NBYTES)}
+    for answer in both_ranks():
+        assert isinstance(answer, OursError)
+        assert "no plan reduced 262144 bytes of bfloat16 over host correctly" in str(answer)
+    assert world.open == 0
