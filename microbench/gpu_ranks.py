@@ -6,10 +6,13 @@ import os
 
 import torch
 
+from arfloor.backends.base import PreparedOp
+from arfloor.backends.host import Host
 from arfloor.backends.nccl import P2P_OFF, Nccl
+from arfloor.backends.peer import Peer
 from arfloor.core.cases import Case, Estimate
 from arfloor.core.statistics import median_estimate
-from arfloor.runtime import timing_gpu
+from arfloor.runtime import timing_gpu, verify
 from arfloor.runtime.group import TorchGroup
 
 TIMERS = {"graph": timing_gpu.Graph, "eager": timing_gpu.Eager, "isolated": timing_gpu.Isolated}
@@ -46,8 +49,30 @@ class GpuRank:
             dtype="bfloat16",
             mode=mode,
         )
-        op = Nccl().prepare(case, self.group, 4)
-        timer = TIMERS[mode](op, case, self)
+        return self._timed(Nccl().prepare(case, self.group, 4), case, rounds)
+
+    def ours(self, variant: str, nbytes: int, mode: str = "graph", *, rounds: int = 6) -> Estimate:
+        """The same for a variant of our own kernels, or a plan's name, verified first. Collective."""
+        backend = Peer() if self.path == "peer" else Host()
+        case = Case(
+            backend=backend.name,
+            variant=variant,
+            settings=backend.settings,
+            path=self.path,
+            devices=tuple(f"cuda:{r}" for r in range(self.world)),
+            numel=nbytes // 2,
+            dtype="bfloat16",
+            mode=mode,
+            inplace=False,
+        )
+        op = backend.prepare(case, self.group, 4)
+        check = verify.check_rank(op, case, self.rank, between=self.group.barrier)
+        if any(self.group.all_gather(check.wrong)):
+            raise SystemExit(f"{case.label}: wrong sum at {nbytes} B; a wrong reduce has no latency")
+        return self._timed(op, case, rounds)
+
+    def _timed(self, op: PreparedOp, case: Case, rounds: int) -> Estimate:
+        timer = TIMERS[case.mode](op, case, self)
         timer.warm_up()
         mine = [us for _ in range(rounds) for us in timer.measure(10)]
         timer.close()

@@ -148,7 +148,7 @@ def _host_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:
                 yield replace(fitted(front, facts, nbytes, warps), lag=lag)
         return
     for pace in PACES:
-        for warps in (4, 16):
+        for warps in (4,) if nbytes <= 1 << 17 else (4, 16) if nbytes < 1 << 19 else (16,):
             yield replace(fitted(replace(long, pace=pace), facts, nbytes, warps), lag=150)
     for rounds, warps in ((3, 4), (4, 8), (8, 8)):
         yield replace(fitted(long, facts, nbytes, warps, rounds), lookahead=1)
