@@ -49,6 +49,17 @@ def traffic_mark(
     return None
 
 
+def path_mark(path: Path, transport: str | None) -> str | None:
+    """A mark when what ran did not go the way that the path claims, by the library's own log."""
+    if transport is None:
+        return None
+    used = "peer" if transport.startswith("P2P") else "host" if transport.startswith("SHM") else None
+    if used is None or used == path or path == "cpu":
+        return None
+    hint = "; NCCL_P2P_LEVEL=SYS may change it" if path == "peer" else ""
+    return f"not on path {path}: it ran over {transport}{hint}"
+
+
 def sentence(observed: Mapping[str, float]) -> str:
     """What the counters saw, or that there are none."""
     if not observed:

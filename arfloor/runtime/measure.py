@@ -14,6 +14,7 @@ import numpy as np
 from arfloor.core.cases import BlockRecord, Case, Check, Ran, Result, Samples
 from arfloor.core.plan import BlockPlan
 from arfloor.core.statistics import latency
+from arfloor.core.traffic import path_mark
 from arfloor.runtime import stopping, traffic, verify
 from arfloor.runtime.agree import Failure, together
 from arfloor.runtime.progress import Progress
@@ -231,14 +232,16 @@ def _result(bench: Bench, row: BlockPlan, live: Live) -> Result:
         Samples(case_id=live.case.id, launch=bench.launch, round=number, rank=0, us=us)
         for number, us in enumerate(live.slowest)
     ]
+    ran = bench.ran.get(live.case.id) or live.op.ran()
+    seen = (live.traffic[0], path_mark(live.case.path, ran.transport))
     return Result(
         case=live.case,
         status="ok",
         latency=latency(slowest),
         check=live.check,
-        ran=bench.ran.get(live.case.id) or live.op.ran(),
+        ran=ran,
         detail=live.traffic[1],
-        marks=(*(live.timer.marks if live.timer is not None else ()), *filter(None, live.traffic[:1])),
+        marks=(*(live.timer.marks if live.timer is not None else ()), *(m for m in seen if m is not None)),
         stop=live.stop,
         block_id=row.block.id,
     )

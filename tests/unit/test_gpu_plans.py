@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, environment, names, parse_variant
 from arfloor.core.cases import Case, Machine
 from arfloor.core.schedules import schedules
-from arfloor.core.traffic import expected_nbytes, traffic_mark
+from arfloor.core.traffic import expected_nbytes, path_mark, traffic_mark
 from arfloor.primitives.gpu import ends, patterns, rates_gbps
 from arfloor.runtime import jit
 from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read
@@ -185,6 +185,16 @@ def test_traffic_on_another_link_than_claimed_is_marked(
 ) -> None:
     mark = traffic_mark(observed, path=path, nvlink=nvlink, world=2, nbytes=S)
     assert (says in mark) if says and mark else mark is says
+
+
+def test_a_library_that_went_another_way_than_the_path_is_marked() -> None:
+    assert path_mark("peer", "P2P/CUMEM/read") is None
+    assert path_mark("host", "SHM/direct/direct") is None
+    assert path_mark("host", None) is None
+    assert path_mark("cpu", "SHM") is None
+    assert path_mark("peer", "symmetric") is None
+    assert "NCCL_P2P_LEVEL" in (path_mark("peer", "SHM/direct/direct") or "")
+    assert "ran over P2P" in (path_mark("host", "P2P/IPC") or "")
 
 
 @given(st.integers(2, 16), st.sampled_from(["peer", "host"]), st.integers(1, 1 << 26))
