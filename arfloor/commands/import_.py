@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from arfloor.commands.options import Whole
+
 Format = Literal["nccl-tests", "nvbandwidth", "aiconfigurator"]
 
 
@@ -19,7 +21,7 @@ def command(
     out: Path,
     format: Annotated[Format | None, Parameter(help="Told from the content unless named.")] = None,
     path: Literal["peer", "host", "cpu"] = "peer",
-    world: int | None = None,
+    world: Whole | None = None,
     link: Literal["pcie", "nvlink"] | None = None,
 ) -> None:
     """Turn the output of nccl-tests or nvbandwidth, or an AIConfigurator table, into a run directory.

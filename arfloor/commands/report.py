@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from arfloor.commands.options import Whole
 from arfloor.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def command(
     format: Literal["text", "md", "json", "html"] = "text",
     figures: Annotated[Path | None, Parameter(help="Also write the pictures (PNG, SVG) here.")] = None,
     topology: Annotated[str | None, Parameter(help="A box of the library instead of RUN.")] = None,
-    world: Annotated[int | None, Parameter(help="Only what this number of ranks measured.")] = None,
+    world: Annotated[Whole | None, Parameter(help="Only what this number of ranks measured.")] = None,
     table: Annotated[
         Literal["summary", "nccl-tests"], Parameter(help="Shape of the text tables.")
     ] = "summary",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from arfloor.commands.options import Whole
 from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
 
@@ -17,7 +19,7 @@ _Texts = Annotated[list[str] | None, Parameter(consume_multiple=False, negative=
 def command(
     *,
     model: str | None = None,
-    tp: int | None = None,
+    tp: Whole | None = None,
     run: Path | None = None,
     topology: str | None = None,
     table: Path | None = None,
@@ -31,7 +33,7 @@ def command(
     path: Way | None = None,
     in_situ: str | None = None,
     transport_part: str | None = None,
-    at: int | None = None,
+    at: Whole | None = None,
     worth: float = 0.02,
     format: Literal["text", "json"] = "text",
     plot: Path | None = None,
@@ -95,6 +97,8 @@ def command(
         raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {tp}")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise MissingInput(f"--plot {plot}: expected a file ending in .png, .svg or .pdf")
+    if not 0 <= worth < math.inf:
+        raise MissingInput(f"--worth: expected a gain of 0 or more, as 0.02, found {worth:g}")
     shape = models.load(model)
     steps = _steps(tok_s, tpot)
     latencies = _latencies(run, topology, table, tp, path)
@@ -105,9 +109,9 @@ def command(
         steps,
         using=using,
         profiled=inputs.shares(share or []),
-        waiting=tuple(_waiting(w) for w in waiting or []),
-        in_situ=_factor(in_situ, "--in-situ"),
-        transport_part=_factor(transport_part, "--transport-part"),
+        waiting=inputs.waits(waiting or []),
+        in_situ=inputs.in_situ(in_situ),
+        transport_part=inputs.transport_part(transport_part),
     )
     try:
         found = answer(
@@ -154,17 +158,3 @@ def _latencies(run: Path | None, topology: str | None, table: Path | None, tp: i
     if topology is not None:
         return latencies.from_topology(topology, tp, path)
     return latencies.from_run_directory(run, tp, path)
-
-
-def _waiting(text: str):
-    from arfloor.core.whatif.registry import read_estimate
-    from arfloor.report.whatif import inputs
-
-    value, concurrency = inputs.at_concurrency(text, "--waiting")
-    return concurrency, read_estimate(value, "us", "--waiting")
-
-
-def _factor(text: str | None, what: str):
-    from arfloor.core.whatif.registry import exactly
-
-    return None if text is None else exactly(text, "x", what)

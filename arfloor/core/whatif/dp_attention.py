@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput
-from arfloor.core.whatif.intervention import given, require
+from arfloor.core.whatif.intervention import given, given_or_assumed, require
 from arfloor.core.whatif.step import Step
 from arfloor.core.whatif.uncertainty import Draw
 
@@ -42,7 +42,7 @@ class DataParallelAttention:
             "dp_attention: compute, the rest of the step after over before",
             "measure one step both ways and give dp_attention:compute=LO..HI",
         )
-        pair = draw(given("a gather and a scatter over a reduce", self.pair, "assumed"))
+        pair = draw(given_or_assumed("a gather and a scatter over a reduce", self.pair, GATHER_AND_SCATTER))
         kept = shape.reduces - shape.reduces_per_layer * shape.layers
         groups = list(step.groups)
         if groups:

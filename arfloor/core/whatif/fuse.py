@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput
-from arfloor.core.whatif.intervention import given
+from arfloor.core.whatif.intervention import given, less
 from arfloor.core.whatif.step import Step
 from arfloor.core.whatif.uncertainty import Draw, Input
 
@@ -38,7 +38,7 @@ class Fuse:
         shape = step.situation.shape
         outside = min(shape.other_reduces, step.reduces)
         saved = (step.reduces - outside) * draw(self._saving(step))
-        return replace(step, compute_us=max(step.compute_us - saved, 0.0))
+        return replace(step, compute_us=less(step, saved, draw, "fuse"))
 
     def assumptions(self, step: Step) -> tuple[str, ...]:
         lines = ["the reduce itself gets no slower; the embedding's reduce has no norm to fuse"]

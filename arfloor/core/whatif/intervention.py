@@ -37,6 +37,23 @@ def given(name: str, estimate: Estimate, origin: Origin = "measured", source: st
     return Input(name=name, estimate=estimate, origin=origin, source=source)
 
 
+def given_or_assumed(name: str, estimate: Estimate, default: Estimate) -> Input:
+    """An input that the user stated, or the assumption that stands in for it."""
+    if estimate != default:
+        return given(name, estimate)
+    return given(name, estimate, "assumed", "nobody measured it here; --apply takes a measured one")
+
+
+def less(step: Step, saved_us: float, draw: Draw, what: str) -> float:
+    """The rest of the step less `saved_us` of it. Raises MissingInput when it has no more than that."""
+    if saved_us >= step.compute_us and draw.nominal:
+        raise MissingInput(
+            f"{what}: a saving of {saved_us / 1e3:.4g} ms a step is more than the rest of the step, "
+            f"{step.compute_us / 1e3:.4g} ms; expected the time saved a reduce or layer, in us"
+        )
+    return max(step.compute_us - saved_us, 0.01 * step.compute_us)
+
+
 def require(value: Estimate | None, what: str, how: str) -> Estimate:
     """The value, or MissingInput naming it."""
     if value is None:

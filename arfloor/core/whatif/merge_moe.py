@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput
-from arfloor.core.whatif.intervention import given
+from arfloor.core.whatif.intervention import given, less
 from arfloor.core.whatif.step import Step
 from arfloor.core.whatif.uncertainty import Draw
 
@@ -34,7 +34,7 @@ class MergeMoe:
         saved = 0.0
         if self.saved_us is not None:
             saved = shape.moe_layers * draw(given("time saved a merged MoE layer", self.saved_us))
-        return replace(step.with_groups(groups), compute_us=max(step.compute_us - saved, 0.0))
+        return replace(step.with_groups(groups), compute_us=less(step, saved, draw, "merge"))
 
     def assumptions(self, step: Step) -> tuple[str, ...]:
         shape = step.situation.shape

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from arfloor.core.cases import Estimate, Origin, record
+from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput
-from arfloor.core.whatif.intervention import given
+from arfloor.core.whatif.intervention import given_or_assumed
 from arfloor.core.whatif.step import Group, Step, scale_compute
 from arfloor.core.whatif.uncertainty import Draw
 
@@ -14,8 +14,8 @@ CONTENTION = Estimate(value=1.05, lo=1.0, hi=1.2, n=0, unit="x")
 
 
 def _half(step: Step) -> int:
-    """Tokens in half the batch."""
-    return max(step.sequences // 2, 1) * step.tokens
+    """Tokens in half the batch, the larger half of an odd one: it takes the longer."""
+    return -(-step.sequences // 2) * step.tokens
 
 
 def _halved(group: Group) -> Group:
@@ -50,8 +50,8 @@ class TwoBatchOverlap:
                 "overlap: one sequence cannot be split in two batches; ask at a higher concurrency"
             )
         ratio = scale_compute(step, _half(step), draw)
-        origin: Origin = "assumed" if self.assumed_contention else "measured"
-        slowed = draw(given("contention of compute with reduces", self.contention, origin))
+        name = "contention of compute with reduces"
+        slowed = draw(given_or_assumed(name, self.contention, CONTENTION))
         return replace(
             step.with_groups([_halved(g) for g in step.groups]),
             compute_us=2 * step.compute_us * ratio * slowed,

@@ -50,6 +50,8 @@ class QuantisedWire:
         )
 
     def loses_when(self, step: Step) -> str:
+        if not step.groups:
+            return "never: no reduce is left"
         draw = Draw()
         group = step.groups[0]
         small = self._shrunk(group, step.situation.shape.activation_bytes, 0.0)

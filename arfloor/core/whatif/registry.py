@@ -20,8 +20,9 @@ from arfloor.core.whatif.step import Situation
 from arfloor.core.whatif.switch import Switch
 
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+"
-_RANGE = re.compile(rf"^({_NUMBER})\.\.({_NUMBER})$")
-_PLAIN = re.compile(rf"^({_NUMBER})$")
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})", re.ASCII)
+_PLAIN = re.compile(rf"{_NUMBER}", re.ASCII)
+_LEAST, _MOST = 1e-12, 1e15  # beyond, no time, rate or ratio of a server lies
 
 
 def read_estimate(text: str, unit: str, what: str) -> Estimate:
@@ -29,14 +30,24 @@ def read_estimate(text: str, unit: str, what: str) -> Estimate:
 
     Raises MissingInput naming `what` when the text is neither.
     """
-    if match := _RANGE.match(text):
-        lo, hi = float(match[1]), float(match[2])
+    if match := _RANGE.fullmatch(text):
+        lo, hi = (_bounded(number, what) for number in match.groups())
         if lo <= hi:
             return Estimate(value=(lo + hi) / 2, lo=lo, hi=hi, n=0, unit=unit)
-    if _PLAIN.match(text):
-        value, half = float(text), _last_digit(text) / 2
+    if _PLAIN.fullmatch(text):
+        value = _bounded(text, what)
+        half = _last_digit(text) / 2
         return Estimate(value=value, lo=max(value - half, 0.0), hi=value + half, n=1, unit=unit)
     raise MissingInput(f"{what}: expected a number or LO..HI, found {text!r}")
+
+
+def _bounded(text: str, what: str) -> float:
+    value = float(text)
+    if (value and not _LEAST <= value <= _MOST) or (not value and text.strip("0.")):
+        raise MissingInput(
+            f"{what}: expected 0, or a number from {_LEAST:g} to {_MOST:g}, found {text[:40]!r}"
+        )
+    return value
 
 
 def exactly(text: str, unit: str, what: str) -> Estimate:
@@ -75,7 +86,12 @@ def _one(item: str, situation: Situation) -> Intervention:
     options: dict[str, str] = {}
     for part in rest:
         key, separator, value = ("", "", "") if name == "switch" else part.partition("=")
-        options[key if separator else ""] = value if separator else part
+        key, value = (key, value) if separator else ("", part)
+        if key in options:
+            raise MissingInput(
+                f"--apply {item}: expected {key or 'a value'} once, found it twice; leave one out"
+            )
+        options[key] = value
     made = _MAKERS[name](options, situation)
     if options:
         raise MissingInput(f"--apply {item}: {name} does not know {', '.join(map(repr, options))}")
@@ -87,7 +103,7 @@ Options = dict[str, str]
 
 def _take(options: Options, key: str, unit: str, item: str) -> Estimate | None:
     text = options.pop(key, None)
-    return None if text is None else exactly(text, unit, f"{item}:{key}")
+    return None if text is None else exactly(text, unit, f"{item}:{key}" if key else item)
 
 
 def _switch(options: Options, situation: Situation) -> Intervention:
@@ -110,6 +126,11 @@ def _merge(options: Options, situation: Situation) -> Intervention:
 
 def _overlap(options: Options, situation: Situation) -> Intervention:
     contention = _take(options, "contention", "x", "overlap")
+    if contention is not None and contention.lo < 1:
+        raise MissingInput(
+            "overlap:contention: by what factor reduces in the background slow computation: "
+            f"expected 1 or more, found {contention.lo:g}"
+        )
     return TwoBatchOverlap(contention=contention or CONTENTION, assumed_contention=contention is None)
 
 
@@ -118,7 +139,7 @@ def _quant(options: Options, situation: Situation) -> Intervention:
     if format not in FORMATS:
         raise MissingInput(f"quant: expected quant:{' or quant:'.join(FORMATS)}, found {format!r}")
     group = options.pop("group", "128")
-    if not group.isdigit() or not int(group):
+    if not re.fullmatch(r"[0-9]{1,9}", group) or not int(group):
         raise MissingInput(f"quant:group: expected a positive number of elements, found {group!r}")
     overhead = _take(options, "overhead_us", "us", f"quant:{format}")
     return QuantisedWire(format=format, overhead_us=overhead, group=int(group))
@@ -126,26 +147,37 @@ def _quant(options: Options, situation: Situation) -> Intervention:
 
 def _spec(options: Options, situation: Situation) -> Intervention:
     verify, accept = options.pop("verify", None), options.pop("accept", None)
-    if verify is None or not verify.isdigit() or int(verify) < 1:
+    if verify is None or not re.fullmatch(r"[0-9]{1,6}", verify) or int(verify) < 1:
+        found = "found none" if verify is None else f"found {verify!r}"
         raise MissingInput(
-            "spec: verify, the tokens a sequence verified in a step: give spec:verify=2:accept=1.7"
+            f"spec: verify, the tokens a sequence verified in a step: expected 1 or more, {found}; "
+            "give spec:verify=2:accept=1.7"
         )
     if accept is None:
         raise MissingInput(
             "spec: accept, the mean tokens emitted a step (bonus included): it is the workload's, "
             "measure it and give spec:verify=2:accept=1.7 or accept=1.6..1.8"
         )
+    cost = _take(options, "cost", "x", "spec")
+    if cost is not None and cost.lo < 1:
+        raise MissingInput(
+            "spec:cost: the rest of a step with all verified tokens over that with one a sequence: "
+            f"expected 1 or more, found {cost.lo:g}"
+        )
     return Speculative(
         verify=int(verify),
         accept=exactly(accept, "tokens", "spec:accept"),
-        cost=_take(options, "cost", "x", "spec"),
+        cost=cost,
         draft_layers=_take(options, "draft_layers", "layers", "spec") or DRAFT_COST,
     )
 
 
 def _dp_attention(options: Options, situation: Situation) -> Intervention:
+    compute = _take(options, "compute", "x", "dp_attention")
+    if compute is not None and compute.lo <= 0:
+        raise MissingInput("dp_attention:compute: expected a factor above 0, found 0")
     return DataParallelAttention(
-        compute=_take(options, "compute", "x", "dp_attention"),
+        compute=compute,
         pair=_take(options, "pair", "reduces", "dp_attention") or GATHER_AND_SCATTER,
     )
 
@@ -153,7 +185,9 @@ def _dp_attention(options: Options, situation: Situation) -> Intervention:
 def _rest(options: Options, situation: Situation) -> Intervention:
     factor = _take(options, "", "x", "rest")
     if factor is None or factor.lo <= 0:
-        raise MissingInput("rest: by what factor does the rest get faster? give rest:1.5 or rest:1.2..2")
+        raise MissingInput(
+            "rest: by what factor does the rest get faster? expected more than 0, as rest:1.5 or rest:1.2..2"
+        )
     return RestFaster(factor=factor)
 
 

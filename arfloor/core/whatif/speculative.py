@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput
-from arfloor.core.whatif.intervention import given
+from arfloor.core.whatif.intervention import given, given_or_assumed
 from arfloor.core.whatif.step import Group, Step, scale_compute
 from arfloor.core.whatif.uncertainty import Draw
 
@@ -35,10 +35,11 @@ class Speculative:
         return replace(group, nbytes=group.nbytes * self.verify)
 
     def apply(self, step: Step, draw: Draw) -> Step:
-        if not 1 <= self.accept.value <= self.verify:
+        if not 1 <= self.accept.lo <= self.accept.hi <= self.verify:
+            ends = dict.fromkeys(f"{end:g}" for end in (self.accept.lo, self.accept.hi))
             raise MissingInput(
                 f"spec: accept is the mean number of tokens emitted a step, bonus included: expected 1 to "
-                f"{self.verify} with verify={self.verify}, found {self.accept.value:g}"
+                f"{self.verify} with verify={self.verify}, found {'..'.join(ends)}"
             )
         shape = step.situation.shape
         drafted = self.verify - 1
@@ -47,7 +48,8 @@ class Speculative:
         else:
             ratio = scale_compute(step, step.sequences * step.tokens * self.verify, draw)
         layer_us = step.compute_us / shape.layers
-        draft_us = drafted * layer_us * draw(given("cost of drafting a token", self.draft_layers, "assumed"))
+        drafting = given_or_assumed("cost of drafting a token", self.draft_layers, DRAFT_COST)
+        draft_us = drafted * layer_us * draw(drafting)
         groups = [self._grown(g) for g in step.groups]
         if drafted and step.groups:
             first = step.groups[0]

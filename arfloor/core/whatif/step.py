@@ -224,6 +224,14 @@ def observe(situation: Situation, sequences: int, draw: Draw) -> Step:
     waited = situation.waiting_input(sequences)
     waiting = 0.0 if waited is None else draw(waited)
     reduces_us = draw(share) * step_us if share is not None else count * (transport + waiting)
+    if share is not None and count * waiting >= reduces_us:
+        if draw.nominal:
+            raise ValueError(
+                f"waiting of {waiting:.4g} us a reduce contradicts the profiled share: {count} reduces in "
+                f"{reduces_us / 1e3:.4g} ms leave {reduces_us / count:.4g} us for each, waiting included; "
+                f"check --share and --waiting at concurrency {sequences}"
+            )
+        waiting = 0.99 * reduces_us / count
     if reduces_us >= step_us:
         if draw.nominal:
             raise ValueError(

@@ -40,6 +40,8 @@ class Switch:
 
     def loses_when(self, step: Step) -> str:
         """The smallest measured size at which the other implementation is the slower one."""
+        if not step.groups:
+            return "never: no reduce is left"
         group = step.groups[0]
         crossing = crossing_nbytes(group.curve, self.to)
         if crossing is None:

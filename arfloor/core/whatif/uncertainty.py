@@ -102,12 +102,14 @@ def _combine(
     positive: bool,
 ) -> Answer:
     value = nominal[answer]
+    reached = [value, *(end[answer] for ends in moved.values() for end in ends)]
+    logarithmic = positive and min(reached) > 0  # an input may reach 0, which has no logarithm
     contributions = []
     down = up = 0.0
     for name, (low, high) in moved.items():
         ends = (low[answer], high[answer], value)
         lowest, highest = min(ends), max(ends)
-        if positive and value > 0:
+        if logarithmic:
             down += math.log(lowest / value) ** 2
             up += math.log(highest / value) ** 2
         else:
@@ -115,10 +117,11 @@ def _combine(
             up += (highest - value) ** 2
         if lowest < highest:
             contributions.append(Contribution(input=inputs[name], down=lowest - value, up=highest - value))
-    if positive and value > 0:
+    if logarithmic:
         lo, hi = value * math.exp(-math.sqrt(down)), value * math.exp(math.sqrt(up))
     else:
         lo, hi = value - math.sqrt(down), value + math.sqrt(up)
+        lo = max(lo, 0.0) if positive and value >= 0 else lo
     contributions.sort(key=lambda c: -c.width)
     estimate = Estimate(value=value, lo=lo, hi=hi, n=0, unit=unit)
     return Answer(name=answer, estimate=estimate, budget=tuple(contributions))

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 from arfloor.core.cases import Estimate
 from arfloor.core.decode import MissingInput, ModelShape, step_estimate
-from arfloor.core.whatif.registry import read_estimate
+from arfloor.core.whatif.registry import exactly, read_estimate
 from arfloor.core.whatif.step import IN_SITU, TRANSPORT_PART, Situation
 from arfloor.core.whatif.uncertainty import Input
 from arfloor.report.whatif.latencies import Latencies
 
-_RATE = re.compile(r"^([\d.]+)\s*(kB|KB|MB|GB)/s$", re.IGNORECASE)
-_SCALE = {"kb": 1e-6, "mb": 1e-3, "gb": 1.0}
+# B alone is bytes: Mb is a million bits
+_RATE = re.compile(r"(\S+?)\s*(kB|KB|MB|GB)/s")
+_SCALE = {"kB": 1e-6, "KB": 1e-6, "MB": 1e-3, "GB": 1.0}
+_WHOLE = re.compile(r"[0-9]{1,9}")
 
 Each = tuple[tuple[int, Estimate], ...]
 
@@ -23,7 +25,7 @@ def per_concurrency(text: str, unit: str, what: str) -> Each:
     pairs = []
     for item in text.split(","):
         concurrency, separator, value = item.strip().partition(":")
-        if not separator or not concurrency.isdigit() or int(concurrency) < 1:
+        if not separator or not _WHOLE.fullmatch(concurrency) or int(concurrency) < 1:
             raise MissingInput(f"{what}: expected CONCURRENCY:VALUE, as 16:279, found {item!r}")
         estimate = read_estimate(value.strip(), unit, f"{what} at concurrency {concurrency}")
         if estimate.lo <= 0:
@@ -37,7 +39,7 @@ def per_concurrency(text: str, unit: str, what: str) -> Each:
 def at_concurrency(text: str, what: str) -> tuple[str, int]:
     """`VALUE@CONCURRENCY` in two. Raises MissingInput naming `what`."""
     value, separator, concurrency = text.strip().partition("@")
-    if not separator or not concurrency.isdigit() or int(concurrency) < 1:
+    if not separator or not _WHOLE.fullmatch(concurrency) or int(concurrency) < 1:
         raise MissingInput(f"{what}: expected VALUE@CONCURRENCY, as 0.19@64, found {text!r}")
     return value.strip(), int(concurrency)
 
@@ -51,16 +53,51 @@ def shares(texts: Sequence[str]) -> Each:
         if not 0 < share.lo <= share.hi < 1:
             raise MissingInput(f"--share: expected a part of the step between 0 and 1, found {value!r}")
         found.append((concurrency, share))
+    return _once(found, "--share")
+
+
+def waits(texts: Sequence[str]) -> Each:
+    """`120@64` as (concurrency, waiting a reduce in us)."""
+    found = []
+    for text in texts:
+        value, concurrency = at_concurrency(text, "--waiting")
+        found.append((concurrency, read_estimate(value, "us", "--waiting")))
+    return _once(found, "--waiting")
+
+
+def _once(found: Sequence[tuple[int, Estimate]], what: str) -> Each:
+    given = [concurrency for concurrency, _ in found]
+    twice = next((c for c in given if given.count(c) > 1), None)
+    if twice is not None:
+        raise MissingInput(f"{what}: expected one value at concurrency {twice}, found {given.count(twice)}")
     return tuple(found)
+
+
+def in_situ(text: str | None) -> Estimate | None:
+    """`0.9..1.2` as a factor above 0."""
+    factor = None if text is None else exactly(text, "x", "--in-situ")
+    if factor is not None and factor.lo <= 0:
+        raise MissingInput(f"--in-situ: expected a factor above 0, as 0.9..1.2, found {text!r}")
+    return factor
+
+
+def transport_part(text: str | None) -> Estimate | None:
+    """`0..1` as a part."""
+    part = None if text is None else exactly(text, "of it", "--transport-part")
+    if part is not None and part.hi > 1:
+        raise MissingInput(f"--transport-part: expected a part between 0 and 1, found {text!r}")
+    return part
 
 
 def counter(text: str) -> tuple[float, int]:
     """`200MB/s@64` as GB/s and concurrency."""
     value, concurrency = at_concurrency(text, "--pcie-counter")
-    match = _RATE.match(value)
+    match = _RATE.fullmatch(value)
     if not match:
-        raise MissingInput(f"--pcie-counter: expected a rate as 200MB/s@64, found {text!r}")
-    return float(match[1]) * _SCALE[match[2].lower()], concurrency
+        raise MissingInput(
+            f"--pcie-counter: expected a rate in kB/s, MB/s or GB/s as 200MB/s@64, found {text!r}"
+        )
+    return exactly(match[1], match[2], "--pcie-counter").value * _SCALE[match[2]], concurrency
 
 
 def tpot_steps(each: Each) -> Each:
@@ -88,11 +125,16 @@ def situation(
     transport_part: Estimate | None = None,
 ) -> Situation:
     """All inputs together. Raises MissingInput when nothing says which implementation is in use."""
-    name = using or latencies.default
+    name = latencies.default if using is None else using
     if name is None:
         have = ", ".join(c.backend for c in latencies.curves)
         raise MissingInput(f"--using: {latencies.label} has no default; say which of {have} the server uses")
     curve = latencies.named(name)
+    for concurrency, _ in waiting:
+        if concurrency not in dict(steps):
+            raise MissingInput(
+                f"--waiting: no tok/s is given at concurrency {concurrency}; add it to --tok-s"
+            )
     sizes = [shape.message_nbytes(b) for b, _ in steps]
     return Situation(
         shape=shape,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arfloor.core.errors import InputError
 from arfloor.core.whatif import partition as parts
 from arfloor.core.whatif.analysis import Stage
 from arfloor.report.style import FAINT, INK, styled
@@ -28,10 +29,16 @@ SAVED, COST = "#009e73", "#d55e00"
 
 
 def save(answer: Whatif, path: Path) -> None:
-    """Draw to a file; its ending (.png, .svg, .pdf) is the format."""
+    """Draw to a file; its ending (.png, .svg, .pdf) is the format. Raises InputError when it cannot."""
     kind = path.suffix.lower().lstrip(".")
-    with styled():
-        figure(answer).savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with styled():
+            figure(answer).savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    except OSError as error:
+        raise InputError(
+            f"--plot {path}: cannot be written ({error.strerror}); give another place"
+        ) from error
 
 
 def figure(answer: Whatif) -> Figure:

@@ -130,9 +130,15 @@ def _verdict(answer: Whatif) -> list[str]:
 
 
 def find_out_first(parts: Partition) -> str:
-    """Says so where most of the profiled time is unexplained; empty else."""
+    """Says so where most of the profiled time is unexplained, or less was profiled than can be."""
     profiled = sum(p.share.estimate.value for p in parts.reduce_parts)
     unexplained = next((p for p in parts.parts if p.name == UNEXPLAINED), None)
+    if unexplained is not None and unexplained.share.estimate.hi < 0:
+        return (
+            f"Find out first: the profile shows {-unexplained.share.estimate.value:.1%} of the step less "
+            "than these reduces take when they run alone, so one of the two is not about this server: check "
+            "the load that was profiled, the box that the latencies are of, and the implementation in use."
+        )
     if unexplained is None or unexplained.share.estimate.value < profiled / 2:
         return ""
     return (
