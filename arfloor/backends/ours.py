@@ -341,9 +341,7 @@ class PreparedReduce:
 
         self.slots, self.case, self.plan = slots, case, plan
         self._torch, self._device = torch, device
-        dtype = getattr(torch, case.dtype)
-        self._inputs = [torch.zeros(case.numel, dtype=dtype, device=f"cuda:{device}") for _ in range(slots)]
-        self._outputs = self._inputs if case.inplace else [torch.empty_like(x) for x in self._inputs]
+        self._inputs, self._outputs = _jointly(group, f"buffers of {case.label}", self._allocate)
         self.reducer = Reducer(
             plan=plan,
             path=case.path,
@@ -357,6 +355,11 @@ class PreparedReduce:
             for source, target in zip(self._inputs, self._outputs, strict=True)
         ]
         group.barrier()  # nobody starts before all have cleared and mapped everything
+
+    def _allocate(self) -> tuple[list[Any], list[Any]]:
+        dtype, device = getattr(self._torch, self.case.dtype), f"cuda:{self._device}"
+        inputs = [self._torch.zeros(self.case.numel, dtype=dtype, device=device) for _ in range(self.slots)]
+        return inputs, inputs if self.case.inplace else [self._torch.empty_like(x) for x in inputs]
 
     def write(self, slot: int, values: np.ndarray) -> None:
         """Set a slot's input from float64 values, shape (numel,)."""

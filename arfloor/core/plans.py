@@ -125,7 +125,7 @@ def parse(name: str) -> Plan:
 
 def max_threads(plan: Plan, world: int) -> int:
     """Threads a block may have: what the kernel's launch bounds promise (ARF_THREADS)."""
-    return 1024 if world == 2 or (world <= 4 and plan.shot == 1) else 512
+    return 1024 if world == 2 or (world == 4 and plan.shot == 1) else 512
 
 
 def flaw(plan: Plan, world: int = 2, path: Path = "peer") -> str:

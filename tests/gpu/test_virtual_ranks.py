@@ -14,10 +14,12 @@ import pytest
 pytest.importorskip("cuda.bindings", reason="needs cuda-core: pip install 'arfloor[cuda]'")
 torch = pytest.importorskip("torch")
 
-from virtual import Operation, virtual  # noqa: E402 - after the checks for what it imports
+import numpy as np  # noqa: E402 - after the checks for what they import
+from virtual import Operation, virtual  # noqa: E402
 
-from arfloor.backends.ours import OursError  # noqa: E402
+from arfloor.backends.ours import OursError, _from_device  # noqa: E402
 from arfloor.backends.virtual import VirtualRanks  # noqa: E402
+from arfloor.core.tags import is_whole  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -250,6 +252,22 @@ def test_a_grid_that_varies_with_size_lets_counters_drift(closing: Any, plan: st
     wrong = sum(late_rank(ranks, 4096, seed, blocks=grids[seed % 3]) for seed in range(9))
     failed = any(error is not None for error in ranks.errors())
     assert (wrong == 0 and not failed) is safe
+
+
+@pytest.mark.parametrize("plan", ["line16t32-one-6x64", "line64t32-one-6x64", "line512t64-one-6x64"])
+def test_tags_are_what_their_mirror_in_python_says(closing: Any, plan: str) -> None:
+    """The lines that rank 0 left in rank 1's slab, sequence 1, so the second of the two buffers."""
+    ranks = closing(plan, 2)
+    operation = Operation(ranks, 5000, 0)
+    operation.launch()
+    assert operation.wrong() == 0
+    made, capacity = ranks.ends[0].plan, ranks.ends[0].layout.capacity
+    count = -(-5000 * 2 // made.payload)
+    begin = ranks.slabs[1] + 2 * capacity * made.packet
+    found = _from_device(begin, count * made.packet).view(np.uint32).reshape(count, -1, 4)
+    assert is_whole(found, 1, 0, made.tag_bits).all()
+    found[:, 0, 0] ^= np.uint32(1 << 31)
+    assert not is_whole(found, 1, 0, made.tag_bits).any()
 
 
 # --------------------------------------------------------------------------------------- clear errors
