@@ -227,7 +227,7 @@ class Driver:
             from arfloor.runtime import mpi_launch
 
             command = mpi_launch.command(self._ranks.world) + command
-            env |= mpi_launch.environment()
+            env |= mpi_launch.environment(self._ranks.world)
         log = job.root / ".work" / f"launch-{launch.index}-{attempt}-rank-{self._ranks.rank}.log"
         self._timing = False
         self._worker = Worker(command, env, log, gentle=mpi)

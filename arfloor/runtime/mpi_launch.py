@@ -22,13 +22,16 @@ def command(ranks: int) -> list[str]:
     return [found, "-n", str(ranks)]
 
 
-def environment() -> dict[str, str]:
+def environment(ranks: int) -> dict[str, str]:
     """Open MPI's permissions by variable rather than by option, so that other MPIs ignore them.
 
     It refuses to run as root, and to start more ranks than there are cores, unless told otherwise.
-    Ranks that outnumber the cores are not bound to any.
+    Where the cores suffice it is left alone: it then binds each rank to a core of its own, as it does
+    for any user; allowed to oversubscribe, it binds none, and two ranks may meet on one core.
     """
-    env = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    env = {}
+    if ranks > len(os.sched_getaffinity(0)):
+        env["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     if os.geteuid() == 0:
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return env

@@ -10,13 +10,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 
+# without a terminal: a line at most so often, so that a log stays readable
+LINE_EVERY_S = 5.0
+
+
 class Show:
     """Draws only when told to: no thread redraws while something is being timed."""
 
     def __init__(self, blocks: int, estimate_s: float, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
         self._blocks, self._done, self._begin = blocks, 0, time.monotonic()
-        self._estimate_s = estimate_s
+        self._estimate_s, self._last_line = estimate_s, 0.0
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
             self._bar = Progress(
@@ -39,8 +43,9 @@ class Show:
         if self._bar is not None:
             self._bar.update(self._task, advance=1, description=text)
             self._bar.refresh()
-        else:
+        elif self._done == self._blocks or time.monotonic() - self._last_line >= LINE_EVERY_S:
             self.line(f"[{self._done}/{self._blocks}] {text}")
+            self._last_line = time.monotonic()
 
     def note(self, text: str) -> None:
         """Something went wrong, and the run goes on."""

@@ -75,10 +75,9 @@ def no_traceback(text):
 
 
 def test_smoke_with_gloo_and_mpi_measures_verifies_and_reports(tmp_path):
-    out = tmp_path / "run"
-    code, stdout, stderr = sweep(
-        "smoke", "--sizes", "4096,256KiB", "--budget", "2", "--out", out, cwd=tmp_path
-    )
+    out, recipe = tmp_path / "run", tmp_path / "short.toml"
+    recipe.write_text("sizes = [4096, 262144]\nlaunches = 1\nbudget_s = 1\n")
+    code, stdout, stderr = sweep(recipe, "--out", out, cwd=tmp_path)
     assert code == 0, stderr
     run = rundir.load(out)
     assert run.warnings == ()
@@ -336,7 +335,7 @@ def test_mpirun_starts_a_sweep_like_torchrun(tmp_path, recipe):
     out = tmp_path / "run"
     command = [*mpi_launch.command(2), sys.executable, "-m", "arfloor.sweep", str(recipe)]
     command += ["--backends", "gloo,mpi", "--sizes", "4096", "--out", str(out)]
-    code, stdout, stderr = sweep(cwd=tmp_path, command=command, env=mpi_launch.environment())
+    code, stdout, stderr = sweep(cwd=tmp_path, command=command, env=mpi_launch.environment(2))
     assert code == 0, stderr
     run = rundir.load(out)
     assert {s for s, _ in statuses(run).values()} <= {"ok", "unsupported"}

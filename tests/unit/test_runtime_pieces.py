@@ -6,7 +6,7 @@ from arfloor import rundir
 from arfloor.core.cases import Samples
 from arfloor.core.recipe import BadInput
 from arfloor.core.redact import redact_env, redact_text
-from arfloor.runtime import agree, machine, ranks, stopping
+from arfloor.runtime import agree, machine, mpi_launch, ranks, stopping
 from arfloor.runtime.progress import Progress, Tail
 from tests.unit.test_rundir import write_run
 
@@ -184,3 +184,10 @@ def test_samples_of_a_killed_attempt_are_dropped(tmp_path):
     assert '"launch":7' not in text
     assert text.count("\n") == 1
     rundir.drop_incomplete(tmp_path, 5)  # a rank that wrote nothing yet
+
+
+def test_open_mpi_may_oversubscribe_only_where_ranks_outnumber_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    key = "PRTE_MCA_rmaps_default_mapping_policy"
+    assert key not in mpi_launch.environment(2)
+    assert mpi_launch.environment(3)[key] == ":oversubscribe"
