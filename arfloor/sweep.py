@@ -29,7 +29,7 @@ from arfloor import __version__, recipes, rundir
 from arfloor.backends import registry
 from arfloor.core import plan as planning
 from arfloor.core.cases import Machine
-from arfloor.core.floor import check_bound, floor
+from arfloor.core.judgement import judge_all
 from arfloor.core.recipe import BadInput, Recipe, check_groups, parse_groups
 from arfloor.runtime import machine as machines
 from arfloor.runtime.ranks import Ranks, StoreLost, place
@@ -249,6 +249,7 @@ def main(argv: list[str] | None = None) -> int:
     signals = Signals()
     try:
         where = place(os.environ)
+        machines.forget_binding(where.launcher)
         if where.world < 2:
             raise BadInput(
                 f"ranks: an all-reduce needs at least 2 ranks, found {where.world}; raise the count"
@@ -325,21 +326,9 @@ def _report(root: Path, interrupted: bool) -> int:
 
 def _below_bound(run: rundir.Run) -> list[str]:
     """One line for each correct result faster than the bound, which proves a probe or the timing wrong."""
-    found = []
-    for result in run.results:
-        case = result.case
-        limit = floor(
-            run.primitives,
-            path=case.path,
-            world=case.world,
-            nbytes=case.nbytes,
-            dtype=case.dtype,
-            mode=case.mode,
-        )
-        checked = result if limit is None else check_bound(result, limit)
-        if checked.reason == "below_bound":
-            found.append(f"arfloor: {case.label} at {case.nbytes} B, {case.mode}: {checked.detail}")
-    return found
+    judged = judge_all(run.results, run.primitives)
+    impossible = [r for group in judged for r in group.results if r.reason == "below_bound"]
+    return [f"arfloor: {r.case.label} at {r.case.nbytes} B, {r.case.mode}: {r.detail}" for r in impossible]
 
 
 if __name__ == "__main__":

@@ -58,6 +58,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def forget_binding(launcher: str) -> None:
+    """Under mpirun: give this supervisor, and what it starts, all cores again.
+
+    mpirun binds each supervisor to a core, which every worker would inherit: all ranks of an `mpiexec`
+    that rank 0 starts would then meet on rank 0's core. Under torchrun nothing was bound by us.
+    """
+    if launcher == "mpirun":
+        with contextlib.suppress(OSError):  # the system narrows it to what this job may use
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
 def facts() -> Facts:
     """Look around. Touches no GPU: the count comes from the driver's management library."""
     gpus = _gpus()

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-
 # without a terminal: a line at most so often, so that a log stays readable
 LINE_EVERY_S = 5.0
 
