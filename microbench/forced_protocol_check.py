@@ -1,0 +1,71 @@
+"""Is a protocol that NCCL was forced into still right?
+
+    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/forced_protocol_check.py
+    NCCL_P2P_DISABLE=1 torchrun ... microbench/forced_protocol_check.py ring-ll128-16ch 30
+
+NCCL leaves LL128 off over PCIe, because a store of 128 bytes may arrive in two parts there: the flag in
+its last 8 bytes then vouches for data that is not there yet. NCCL_PROTO=LL128 forces it all the same.
+This reduces 256 KiB over and over for some seconds (default 10), each time integers that change with
+every operation, and compares every element on the GPU: a line that was read half old is a wrong sum.
+
+What to look for: wrong elements, even one. None says that tearing is rarer than one in the lines shown,
+not that it cannot happen; a slower host, another CPU or a busy bridge may tear.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from gpu_ranks import join
+
+from arfloor.backends.nccl import Nccl
+from arfloor.core.cases import Case
+
+NBYTES = 256 << 10
+BATCH = 200  # operations between two looks at the counters
+LINE_NBYTES = 120  # payload of an LL128 line
+
+
+def main() -> None:
+    variant = sys.argv[1] if len(sys.argv) > 1 else "ring-ll128"
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 10.0
+    ranks = join()
+    devices = tuple(f"cuda:{r}" for r in range(ranks.world))
+    case = Case(
+        backend="nccl",
+        variant=variant,
+        path=ranks.path,
+        devices=devices,
+        numel=NBYTES // 2,
+        dtype="bfloat16",
+        mode="eager",
+    )
+    op = Nccl().prepare(case, ranks.group, 2)
+    # small integers are exact in bfloat16; neighbours differ, and so does the same place an operation later
+    place = torch.arange(case.numel, device="cuda") % 31
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    operations, end = 0, time.monotonic() + seconds
+    while ranks.group.broadcast(time.monotonic() < end):
+        for _ in range(BATCH):
+            operations += 1
+            slot, shift = operations % 2, operations % 29
+            op.inputs[slot].copy_((place + shift) % 31 + ranks.rank)
+            op.run(slot)
+            expected = ((place + shift) % 31) * ranks.world + ranks.world * (ranks.world - 1) // 2
+            wrong += (op.inputs[slot] != expected).sum()
+        torch.cuda.synchronize()
+    found = ranks.group.all_gather(int(wrong))
+    lines = operations * NBYTES // LINE_NBYTES
+    ranks.say(
+        f"nccl {variant} on path {ranks.path}: {operations} operations of {NBYTES} B, "
+        f"{lines:.2e} lines a rank, wrong elements by rank: {found}"
+    )
+    dist.barrier()
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()
