@@ -21,7 +21,6 @@ from arfloor.core import fused
 from arfloor.core.cases import ITEMSIZE, Case, Path, Ran
 from arfloor.core.plans import (
     MAX_WORLD,
-    SOURCES,
     STATE_COUNTERS,
     DeviceError,
     Plan,
@@ -30,6 +29,7 @@ from arfloor.core.plans import (
     extent,
     flaw,
     layout,
+    sources,
 )
 from arfloor.runtime import jit, slabs
 
@@ -76,7 +76,10 @@ def kernel(
 ) -> jit.Function:
     """The loaded kernel of a plan; `extra` macros are for tests (stalls, removed safeguards)."""
     macros = defines(plan, world, dtype, path) | (extra or {})
-    source = jit.read_sources(*(fused.SOURCES if "ARF_FUSED" in macros else SOURCES)[plan.protocol])
+    if plan.wire and ITEMSIZE[dtype] != 2:
+        raise OursError(f"{plan.name}: 8 bits an element are for 16-bit dtypes, not {dtype}")
+    files = fused.SOURCES[plan.protocol] if "ARF_FUSED" in macros else sources(plan)
+    source = jit.read_sources(*files)
     return jit.load_function(source, "all_reduce", device=device, defines=macros, name=f"{plan.name}.cu")
 
 

@@ -2,7 +2,8 @@
 
 `auto`   the fastest correct plan for the message, found by measuring when it is prepared
 `rule`   the plan by rule of thumb, unmeasured: what a program gets that does not tune
-families `line128`, `ll`, `flag`, ...: one shape each, with a grid by rule of thumb
+families `line128`, `ll`, `flag`, ...: one shape each, with a grid by rule of thumb; `int8` and `fp8` send 8
+         bits an element, which is another result (`arfloor.core.lossy`)
 a plan   any name that `arfloor.core.plans.parse` reads, such as `line512t64-one-66x256-pace27`
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arfloor.backends.base import SUPPORTED, Group, PreparedOp, Support, Variant
+from arfloor.core import lossy
 from arfloor.core.cases import Case, Machine, Path, Settings
 from arfloor.core.plans import DTYPE_NUMBER, MAX_WORLD, Plan, parse
 from arfloor.core.tuning import MANY_RANK_FAMILIES, families, family
@@ -36,6 +38,9 @@ class OwnBackend:
             return Support(ok=False, reason="world_size", detail=f"2 to {MAX_WORLD} ranks, not {case.world}")
         if case.dtype not in DTYPE_NUMBER:
             return Support(ok=False, reason="dtype", detail=f"{', '.join(DTYPE_NUMBER)}, not {case.dtype}")
+        if lossy.wire_of(case.variant) and case.dtype == "float32":
+            detail = "8 bits an element on the wire are for 16-bit dtypes"
+            return Support(ok=False, reason="dtype", detail=detail)
         if not 0 < case.nbytes <= MAX_NBYTES:
             return Support(ok=False, reason="size", detail=f"1 to {MAX_NBYTES} bytes, not {case.nbytes}")
         if machine.compute_capability is not None and machine.compute_capability < (8, 0):
@@ -50,7 +55,7 @@ class OwnBackend:
             return ()
         from arfloor.backends.tune import facts_of_machine
 
-        names = ("auto", "rule", *families(facts_of_machine(machine, self.path)))
+        names = ("auto", "rule", *families(facts_of_machine(machine, self.path)), *lossy.FAMILIES)
         return [
             Variant(name=name, path=self.path, settings=self.settings, contender=name == "auto")
             for name in names
@@ -93,7 +98,7 @@ class OwnBackend:
         if case.variant == "rule":
             return tune.untuned(self.path, group.world, device, case.nbytes)
         facts = tune.facts_of(self.path, group.world, device)
-        if case.variant in (*families(facts), *MANY_RANK_FAMILIES):
+        if case.variant in (*families(facts), *MANY_RANK_FAMILIES, *lossy.FAMILIES):
             return family(case.variant, facts, case.nbytes)
         return parse(case.variant)
 

@@ -226,8 +226,10 @@ class Primitive:
     """One measured property of a link or device.
 
     kind: `pingpong` (one-way latency, us), `stream` (GB/s per direction and active pair), `launch`
-    (empty graph node, us), `reduce` (GB/s of additions). engine: `sm`, `ce`, `cpu`. access: `write`,
-    `read`, `relaxed`, `acquire_release`, `sendrecv`. src, dst: device or `host`. `active` names the
+    (empty graph node, us), `reduce` (GB/s of additions), `contention` (time beside reduces or products over
+    time alone, a ratio: access `compute` or `reduce`, `src` the product, `dst` the reduce's blocks).
+    engine: `sm`, `ce`, `cpu`. access: `write`, `read`, `relaxed`, `acquire_release`, `sendrecv`.
+    src, dst: device or `host`. `active` names the
     traffic pattern: `one_way`, `both_ways`, `all`; `best` marks a single best repetition.
     """
 

@@ -19,6 +19,8 @@ MIN_ROW_NBYTES = 512
 
 def flaw(plan: Plan) -> str:
     """Why a plan has no fused form; empty when it has."""
+    if plan.wire:
+        return "the fused epilogue follows exact sums, not 8 bits an element"
     if plan.shot != 1:
         return "the fused epilogue follows one-shot plans: in the others no warp sees a row as it is summed"
     return ""

@@ -14,6 +14,7 @@ from arfloor.core.floor import Term
 from arfloor.core.intervals import exact, quotient, scaled, total
 from arfloor.core.rates import RateTable, latency_of, usable
 from arfloor.core.schedules import Schedule, Traffic, schedules
+from arfloor.core.verdict import is_correct
 
 # how many bytes a protocol puts on the wire for each byte of payload
 _PACKET = {"ll": 2.0, "ll128": 128 / 120, "simple": 1.0, "flag": 1.0, "line32": 32 / 28, "line64": 64 / 60}
@@ -238,7 +239,7 @@ def next_lever(
         return None
     faster = []
     for r in results:
-        if r.status == "ok" and r.latency is not None and r.case.id != default.case.id:
+        if is_correct(r) and r.latency is not None and r.case.id != default.case.id:
             ratio = quotient(default.latency, r.latency)
             if ratio.lo > 1.02:
                 faster.append((ratio, r))

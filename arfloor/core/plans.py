@@ -13,6 +13,7 @@ from typing import Literal
 from arfloor.core.cases import Path
 
 Protocol = Literal["line", "ll", "flag"]
+Wire = Literal["", "int8", "fp8"]
 
 LINES = (16, 32, 64, 128, 256, 512)
 DTYPE_NUMBER = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -31,7 +32,7 @@ _NAME = re.compile(
     r"(?:line(?P<line>\d+)t(?P<tag>\d+)|(?P<other>ll|flag))"
     r"-(?P<shot>one|two|islands)(?P<staged>-staged)?(?P<pull>-pull)?"
     r"-(?P<blocks>\d+)x(?P<threads>\d+)(?:-ahead(?P<ahead>\d+))?(?:-pace(?P<pace>\d+))?(?:-lag(?P<lag>\d+))?"
-    r"(?:-window(?P<window>\d+))?"
+    r"(?:-window(?P<window>\d+))?(?:-(?P<wire>int8|fp8))?"
 )
 _SHOTS = {"one": 1, "two": 2, "islands": 4}
 _SHOT_NAMES = {number: name for name, number in _SHOTS.items()}
@@ -43,7 +44,8 @@ class Plan:
     island-aware two-shot; `lookahead`: tiles that a warp sends ahead of the one it waits for; `pace`: SM
     cycles between the sends of consecutive tiles (one-shot; 0: at once), which interleaves both directions
     of a link that is slower than the SMs; `lag`: SM cycles from a send to the first poll; `window`: how many
-    warps of a block poll at a time (0: all)."""
+    warps of a block poll at a time (0: all). `wire`: 8 bits an element travel, with a scale for 14 of them
+    (`arfloor.core.lossy`): another result, so such a plan is never chosen for a user."""
 
     protocol: Protocol
     shot: int = 1
@@ -57,6 +59,7 @@ class Plan:
     pace: int = 0
     lag: int = 0
     window: int = 0
+    wire: Wire = ""
 
     @property
     def name(self) -> str:
@@ -69,7 +72,8 @@ class Plan:
             for key, value in (("pace", self.pace), ("lag", self.lag), ("window", self.window))
             if value
         )
-        return f"{front}-{_SHOT_NAMES[self.shot]}{options}-{self.blocks}x{self.threads}{ahead}{timing}"
+        wire = f"-{self.wire}" if self.wire else ""
+        return f"{front}-{_SHOT_NAMES[self.shot]}{options}-{self.blocks}x{self.threads}{ahead}{timing}{wire}"
 
     @property
     def packet(self) -> int:
@@ -79,6 +83,8 @@ class Plan:
     @property
     def payload(self) -> int:
         """Bytes of the message in a packet."""
+        if self.wire:  # of 16-bit elements: 14 a lane, fewer in the last, beside the tag
+            return 28 * (self.line // 16 - 1) + (12 if self.tag_bits == 64 else 20)
         if self.protocol == "line":
             return self.line - self.tag_bits // 8
         return 8 if self.protocol == "ll" else 16
@@ -92,7 +98,7 @@ class Plan:
     def kernel(self) -> tuple[object, ...]:
         """What decides the machine code, but for world, dtype and path."""
         line = (self.line, self.tag_bits) if self.protocol == "line" else ()
-        return (self.protocol, self.shot, self.staged, self.pull, *line)
+        return (self.protocol, self.shot, self.staged, self.pull, self.wire, *line)
 
 
 def parse(name: str) -> Plan:
@@ -116,6 +122,7 @@ def parse(name: str) -> Plan:
         pace=int(match["pace"] or 0),
         lag=int(match["lag"] or 0),
         window=int(match["window"] or 0),
+        wire=match["wire"] or "",  # type: ignore[arg-type]
     )
     problem = flaw(plan)
     if problem:
@@ -144,6 +151,8 @@ def flaw(plan: Plan, world: int = 2, path: Path = "peer") -> str:
         return "staging is for packets pushed over the peer path"
     if plan.shot == 4 and (plan.protocol == "flag" or world % 2 or (world < 4 and world != 2)):
         return "the island-aware shape is for packets and an even world of at least 4"
+    if plan.wire and (plan.protocol != "line" or plan.shot != 1 or plan.line < 32):
+        return "8 bits an element are for one-shot lines of at least 32 bytes"
     if plan.blocks < 1:
         return "a grid has at least one block"
     return ""
@@ -211,7 +220,14 @@ def defines(plan: Plan, world: int, dtype: str, path: Path) -> dict[str, str | i
         macros["ARF_STAGED"] = 1
     if plan.pull:
         macros["ARF_PULL"] = 1
+    if plan.wire:
+        macros["ARF_QUANT"] = 1 if plan.wire == "int8" else 2
     return macros
+
+
+def sources(plan: Plan) -> tuple[str, ...]:
+    """Files of `arfloor.kernels` that make a plan's kernel, in order."""
+    return SOURCES[plan.protocol] + (("quantised.cuh",) if plan.wire else ())
 
 
 def next_sequence(sequence: int) -> int:

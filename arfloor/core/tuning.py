@@ -69,6 +69,8 @@ def family(name: str, facts: Facts, nbytes: int) -> Plan:
         "line128-staged": Plan(protocol="line", line=128, staged=True),
         "line512-two-staged": Plan(protocol="line", line=512, shot=2, staged=True),
         "islands": Plan(protocol="line", line=128, shot=4),
+        "int8": Plan(protocol="line", line=512, wire="int8"),
+        "fp8": Plan(protocol="line", line=512, wire="fp8"),
     }
     if name not in shapes:
         raise ValueError(f"expected one of {', '.join(shapes)}, got {name!r}")

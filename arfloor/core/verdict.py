@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from arfloor.core import units
 from arfloor.core.cases import Case, Estimate, Result, Settings, Verdict, VerdictStatus, record
+from arfloor.core.lossy import is_lossy
 from arfloor.core.reasons import REASONS, explain
 
 AT_FLOOR = 1.25
@@ -104,8 +105,8 @@ def short_label(case: Case) -> str:
 
 
 def is_correct(result: Result) -> bool:
-    """Measured, and not known to be wrong: the only results that may be called fast."""
-    checked = result.check is None or result.check.wrong == 0
+    """Measured, not known to be wrong, and the sum of all bits: the only results that may be called fast."""
+    checked = (result.check is None or result.check.wrong == 0) and not is_lossy(result.case)
     return result.status == "ok" and result.latency is not None and checked
 
 

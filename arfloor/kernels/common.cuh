@@ -4,6 +4,7 @@
 //   ARF_DTYPE 0 float32, 1 float16, 2 bfloat16     ARF_WORLD ranks          ARF_HOST 1: host path
 //   ARF_SHOT 1, 2, or 4 (island-aware two-shot)    ARF_STAGED 1: one stream out, one in, at a time
 //   ARF_PULL 1: readers fetch (flag only)          ARF_LINE 16 to 512       ARF_TAG64 1: 64-bit tags
+//   ARF_QUANT 1: int8, 2: fp8 on the wire (line, one-shot; quantised.cuh)
 //   ARF_FUSED 1: residual add and RMSNorm follow (one-shot only; fused.cuh)
 // For tests only: ARF_STALL (random stalls), ARF_TEAR (lines written in two halves, the tag first),
 // ARF_COUNT_TEARS, and ARF_UNSAFE_HASH, _PARITY, _REGIONS, _SIGNED, _SLOTS, each of which removes a safeguard.

@@ -240,6 +240,7 @@ struct Turns {
   }
 };
 
+#ifndef ARF_QUANT
 // Everyone sends everything to everyone; one phase. A warp sends `lookahead` tiles ahead of the one it waits
 // for, and tiles leave at a steady `pace`, so that both directions of the link are busy: sent at once, they
 // would fill the way out, and the reads would queue behind them.
@@ -286,6 +287,7 @@ __device__ __forceinline__ void body(const Args& a) {
   if (good) w.leave();
   else after.poison(w);
 }
+#endif
 
 #elif ARF_SHOT == 2
 
@@ -438,4 +440,6 @@ __device__ __forceinline__ void body(const Args& a) {
 
 #endif
 
+#ifndef ARF_QUANT  // else quantised.cuh follows
 ARF_KERNEL(body)
+#endif

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from arfloor.core import lossy
 from arfloor.core.cases import BlockRecord, Case, Check, Ran, Result, Samples
 from arfloor.core.plan import BlockPlan
 from arfloor.core.statistics import latency
@@ -75,7 +76,8 @@ def measure_block(bench: Bench, row: BlockPlan, schema: int) -> tuple[BlockRecor
         bench.progress.line("timing", block=row.block.id)
         _rounds(bench, row, [live for live in lives if live.failure is None])
         for live in lives:
-            if live.failure is None and traffic.wanted(live.case, bench.launch):
+            counted = traffic.wanted(live.case, bench.launch) and not lossy.is_lossy(live.case)
+            if live.failure is None and counted:
                 _count_bytes(bench, row, live)
         return _record(bench, row, lives, schema)
     finally:
@@ -241,7 +243,10 @@ def _result(bench: Bench, row: BlockPlan, live: Live) -> Result:
         check=live.check,
         ran=ran,
         detail=live.traffic[1],
-        marks=(*(live.timer.marks if live.timer is not None else ()), *(m for m in seen if m is not None)),
+        marks=(
+            *(live.timer.marks if live.timer is not None else ()),
+            *(m for m in (*seen, lossy.mark(live.case)) if m),
+        ),
         stop=live.stop,
         block_id=row.block.id,
     )

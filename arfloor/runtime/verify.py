@@ -9,6 +9,8 @@ roundings (n - 1 additions and a final conversion), so
 
 (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2). The reference is summed in
 float64. Each slot of each rank has its own payload: a stale read is a wrong result.
+
+A case that sends fewer bits (`arfloor.core.lossy`) is held to its own bound, integers too.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from arfloor.core import lossy
 from arfloor.core.cases import Case, Check
+from arfloor.core.plans import Wire
 
 # unit roundoff: half the spacing of numbers just above one
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -129,14 +133,25 @@ def _expected(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     # all cases of a block ask for the same ones; huge ones are not worth the memory
     ask = _reference if case.numel <= _KEPT_NUMEL else _reference.__wrapped__
-    return ask(kind, case.dtype, case.world, case.numel, len(case.devices), slot, slots, group)
+    wire = lossy.wire_of(case.variant) if lossy.is_lossy(case) else ""
+    return ask(kind, case.dtype, case.world, case.numel, len(case.devices), slot, slots, group, wire)
 
 
 @lru_cache(maxsize=8)
 def _reference(
-    kind: str, dtype: str, world: int, numel: int, ranks: int, slot: int, slots: int, group: tuple[int, ...]
+    kind: str,
+    dtype: str,
+    world: int,
+    numel: int,
+    ranks: int,
+    slot: int,
+    slots: int,
+    group: tuple[int, ...],
+    wire: Wire,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     terms = [_payload(kind, dtype, world, numel, ranks, slot, rank, slots) for rank in group]
+    if wire:
+        return np.sum(terms, axis=0), lossy.bound(terms, wire, ROUNDOFF[dtype])
     return reference(terms, kind, dtype)
 
 
@@ -168,10 +183,11 @@ def compare(result: np.ndarray, total: np.ndarray, bound: np.ndarray | None) -> 
 def merge(case: Case, checks: list[RankCheck]) -> Check:
     """One check from all ranks'. Ranks of one group must agree bit for bit to count as equal."""
     groups = case.groups or (tuple(range(len(checks))),)
+    wire = lossy.wire_of(case.variant) if lossy.is_lossy(case) else ""
     equal = all(len({checks[r].digests for r in group}) == 1 for group in groups)
     return Check(
         max_error=max(c.max_error for c in checks),
-        bound=error_factor(case.dtype, case.world),
+        bound=case.world * lossy.relative_step(wire) if wire else error_factor(case.dtype, case.world),
         wrong=sum(c.wrong for c in checks),
         bitwise_equal=equal,
     )

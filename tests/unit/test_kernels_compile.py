@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from arfloor.core.plans import SOURCES, defines, flaw, parse
+from arfloor.core.plans import defines, flaw, parse, sources
 from arfloor.runtime import jit
 
 pytest.importorskip("cuda.core", reason="needs cuda-core: pip install 'arfloor[cuda]'")
@@ -32,7 +32,7 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def compiled(name: str, arch: str, world: int, dtype: str, path: Any, **extra: int) -> bytes:
     plan = parse(name)
     macros = defines(plan, world, dtype, path) | extra
-    return jit.compile_cubin(jit.read_sources(*SOURCES[plan.protocol]), arch=arch, defines=macros)
+    return jit.compile_cubin(jit.read_sources(*sources(plan)), arch=arch, defines=macros)
 
 
 @pytest.mark.parametrize("arch", jit.ARCHS)
@@ -45,6 +45,12 @@ def test_each_shape_compiles_for_each_architecture(arch: str) -> None:
 @pytest.mark.parametrize("arch", jit.ARCHS)
 def test_the_decode_steps_kernels_compile(arch: str) -> None:
     assert jit.compile_cubin(jit.read_sources("decode.cu"), arch=arch)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("name", ["line512t64-one-8x64-int8", "line32t32-one-8x64-fp8"])
+def test_quantised_wires_compile(name: str) -> None:
+    for arch in ("sm_80", "sm_120"):
+        assert compiled(name, arch, 2, "float16", "host")[:4] == b"\x7fELF"
 
 
 @pytest.mark.slow

@@ -499,3 +499,39 @@ def test_overlap_runs_twice_the_reduces_of_half_the_size(latencies):
     assert left == pytest.approx(2 * half.compute_us + one)
     assert scenario.stages[0].reduces_per_token == 2 * 87
     assert scenario.stages[0].nbytes_per_token == pytest.approx(87 * 8192)
+
+
+def test_contention_comes_from_the_run_where_it_was_measured():
+    from dataclasses import replace
+
+    from arfloor.core.cases import Primitive
+    from arfloor.report.whatif.latencies import contention_input
+
+    def measured(blocks, lo, hi, **changes):
+        return replace(
+            Primitive(
+                kind="contention",
+                engine="sm",
+                access="compute",
+                src="decode",
+                dst=f"{blocks} blocks",
+                path="host",
+                link="",
+                nbytes=1 << 18,
+                active="all",
+                estimate=Estimate(value=(lo + hi) / 2, lo=lo, hi=hi, n=9, unit="x"),
+            ),
+            **changes,
+        )
+
+    rows = [
+        measured(8, 1.0, 1.1),
+        measured(66, 1.2, 1.4),
+        measured(33, 1.1, 1.2),
+        measured(33, 3.0, 4.0, src="prefill"),
+        measured(33, 3.0, 4.0, path="peer"),
+        measured(33, 3.0, 4.0, access="reduce"),
+    ]
+    found = contention_input(rows, "host")
+    assert (found.estimate.lo, found.estimate.value, found.estimate.hi) == (1.0, 1.15, 1.4)
+    assert contention_input(rows[3:4], "host") is None

@@ -131,6 +131,8 @@ def _overlap(options: Options, situation: Situation) -> Intervention:
             "overlap:contention: by what factor reduces in the background slow computation: "
             f"expected 1 or more, found {contention.lo:g}"
         )
+    if contention is None and situation.contention is not None:
+        contention = situation.contention.estimate
     return TwoBatchOverlap(contention=contention or CONTENTION, assumed_contention=contention is None)
 
 

@@ -41,7 +41,8 @@ class Situation:
     the profiled share of it spent in reduces. `curve` is A(S) of the implementation in use,
     `alternatives` of those that could be, `attainable` of the best known schedule. `launch` is an
     empty graph node's time; `floors` maps message sizes to the bound in us. `waiting` is time a reduce
-    waits for other ranks, us per concurrency, where traces of all ranks identified it.
+    waits for other ranks, us per concurrency, where traces of all ranks identified it. `contention` is a
+    product's time beside reduces over its time alone, where a run measured it.
     """
 
     shape: ModelShape
@@ -53,6 +54,7 @@ class Situation:
     shares: tuple[tuple[int, Estimate], ...] = ()
     waiting: tuple[tuple[int, Estimate], ...] = ()
     launch: Input | None = None
+    contention: Input | None = None
     floors: tuple[tuple[int, Input], ...] = ()
     in_situ: Input = IN_SITU
     transport_part: Input = TRANSPORT_PART

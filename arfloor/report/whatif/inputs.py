@@ -146,6 +146,7 @@ def situation(
         shares=profiled,
         waiting=waiting,
         launch=latencies.launch,
+        contention=latencies.contention,
         floors=tuple((n, f) for n in sizes if (f := latencies.bound(n)) is not None),
         in_situ=IN_SITU if in_situ is None else _given(IN_SITU, in_situ),
         transport_part=TRANSPORT_PART if transport_part is None else _given(TRANSPORT_PART, transport_part),

@@ -46,6 +46,7 @@ class Latencies:
     default: str | None
     attainable: TableCurve | None = None
     launch: Input | None = None
+    contention: Input | None = None
     bound: Callable[[int], Input | None] = _no_bound
     caveats: tuple[str, ...] = ()
 
@@ -112,6 +113,7 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
         default=next((r.case.label for r in chosen if is_default(r.case)), None),
         attainable=_attainable([(n, f) for n in sizes if (f := floor_at(n))], origin),
         launch=launch_input(run.primitives),
+        contention=contention_input(run.primitives, first.path),
         bound=lambda nbytes: _bound_input(floor_at(nbytes), origin),
         caveats=tuple(str(c) for c in caveats) if isinstance(caveats, list) else (),
     )
@@ -181,6 +183,28 @@ def launch_input(primitives: Sequence[Primitive]) -> Input | None:
         return None
     probe, estimate = min(probes, key=lambda pair: pair[1].value)
     return Input(name="an empty graph node", estimate=estimate, origin=probe.origin, source=probe.source)
+
+
+def contention_input(primitives: Sequence[Primitive], path: str) -> Input | None:
+    """A decode product's time beside reduces over its time alone, where the run measured it: the span over
+    the grids that were measured, since the plan that would overlap may have any of them."""
+    found = [
+        p.estimate
+        for p in primitives
+        if (p.kind, p.access, p.src, p.path, p.status) == ("contention", "compute", "decode", path, "ok")
+        and p.estimate is not None
+    ]
+    if not found:
+        return None
+    middle = sorted(e.value for e in found)[len(found) // 2]
+    lo, hi = max(1.0, min(e.lo for e in found)), max(1.0, max(e.hi for e in found))
+    estimate = Estimate(value=max(1.0, middle), lo=lo, hi=hi, n=len(found), unit="x")
+    return Input(
+        name="contention of compute with reduces",
+        estimate=estimate,
+        origin="measured",
+        source=f"{len(found)} grids beside a decode product",
+    )
 
 
 def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
