@@ -44,7 +44,8 @@ def main() -> None:
         mode="eager",
     )
     op = Nccl().prepare(case, ranks.group, 2)
-    # integers up to 256 are exact in bfloat16, also summed over eight ranks; neighbours differ, and so does the same place an operation later
+    # integers up to 256 are exact in bfloat16, also summed over eight ranks; neighbours differ, and so
+    # does the same place an operation later
     place = torch.arange(case.numel, device="cuda") % 23
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     operations, end = 0, time.monotonic() + seconds

@@ -107,6 +107,7 @@ def _run(plan: WorkPlan, rank: int, progress: Progress, mpi: bool) -> None:
     )
     open_device(plan.devices[rank])
     work = Path(plan.root) / ".work"
+    os.environ["ARFLOOR_PLANS_DIR"] = str(work)  # what one launch tunes, the next need not tune again
     bench = Bench(
         group=group,
         rank=rank,
