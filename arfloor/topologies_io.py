@@ -16,6 +16,7 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
+from arfloor.core.errors import InputError
 from arfloor.core.rig import RIG_SCHEMA, Rig, rig_problems
 
 FILE_NAME = "topology.toml"
@@ -25,7 +26,7 @@ MAX_BYTES = 1 << 20
 _RIG: TypeAdapter[Rig] = TypeAdapter(Rig)
 
 
-class TopologyFileError(Exception):
+class TopologyFileError(InputError):
     """A topology that cannot be read: what was expected, what was found, what to do, in one line."""
 
 

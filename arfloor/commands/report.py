@@ -1,34 +1,52 @@
-"""`arfloor report RUN`: what a recorded run says."""
+"""`arfloor report RUN`: what a recorded run says, or what a described box allows."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from cyclopts import Parameter
 
 from arfloor.commands.options import Whole
+from arfloor.core.cases import Path as Way
 from arfloor.core.errors import InputError
 
 if TYPE_CHECKING:
+    from arfloor.core.outlook import Outlook
     from arfloor.report.model import Report
+
+
+class _Terminal(TypedDict):
+    width: int
+    color: bool
+
+
+Format = Literal["text", "md", "json", "html"]
 
 
 def command(
     run: Path | None = None,
     /,
     *,
-    format: Literal["text", "md", "json", "html"] = "text",
+    format: Format = "text",
     figures: Annotated[Path | None, Parameter(help="Also write the pictures (PNG, SVG) here.")] = None,
-    topology: Annotated[str | None, Parameter(help="A box of the library instead of RUN.")] = None,
-    world: Annotated[Whole | None, Parameter(help="Only what this number of ranks measured.")] = None,
+    topology: Annotated[
+        str | None, Parameter(help="A box of the library, or a folder with topology.toml, instead of RUN.")
+    ] = None,
+    world: Annotated[
+        Whole | None, Parameter(help="Only this number of ranks: measured, else predicted.")
+    ] = None,
+    path: Annotated[Way | None, Parameter(help="Only this path: measured, else predicted.")] = None,
     table: Annotated[
         Literal["summary", "nccl-tests"], Parameter(help="Shape of the text tables.")
     ] = "summary",
 ) -> None:
-    """Show what a recorded run says: sizes, floors, verdicts, failures.
+    """Show what a recorded run says: sizes, floors, verdicts, failures; or what a described box allows.
+
+    What was measured is shown as measured. A box without a recorded run, or a number of ranks that its
+    run did not measure, is predicted, and every format says so.
 
     Parameters
     ----------
@@ -37,36 +55,34 @@ def command(
     format
         text for a terminal, md for a card to paste, json for programs, html for one self-contained page.
     """
-    from arfloor.report import model
-    from arfloor.rundir import load
+    from arfloor.report.model import Report
 
-    report = model.build(load(_source(run, topology)))
-    if world is not None:
-        report = model.only_world(report, world)
-    sys.stdout.write(_render(report, format, table))
+    shown = _subject(run, topology, world, path)
+    if isinstance(shown, Report):
+        sys.stdout.write(_measured(shown, format, table))
+    else:
+        sys.stdout.write(_predicted(shown, format, table))
     if figures is not None:
-        from arfloor.report import plots
-
-        for path in plots.write(report, figures):
-            print(path, file=sys.stderr)
+        for written in _figures(shown, figures):
+            print(written, file=sys.stderr)
 
 
-def _source(run: Path | None, topology: str | None) -> Path:
+def _subject(run: Path | None, topology: str | None, world: int | None, path: Way | None) -> Report | Outlook:
+    from arfloor.report import subject
+
     if run is not None and topology is not None:
         raise InputError(f"report: expected a run directory or --topology, found both; leave out {run}")
     if topology is not None:
-        from arfloor import library
-
-        return library.recorded_run(topology)
+        return subject.of_topology(topology, world, path)
     if run is None:
         raise InputError(
             "report: expected a run directory, found none; give one, as in `arfloor report runs/NAME`, "
             "or a box of the library with --topology NAME"
         )
-    return run
+    return subject.of_run(run, world, path)
 
 
-def _render(report: Report, format: str, table: str) -> str:
+def _measured(report: Report, format: Format, table: str) -> str:
     if format == "json":
         from arfloor.report import rows
 
@@ -85,6 +101,42 @@ def _render(report: Report, format: str, table: str) -> str:
         return nccl_tests.render(report)
     from arfloor.report import text
 
+    return text.render(report, **_terminal())
+
+
+def _predicted(outlook: Outlook, format: Format, table: str) -> str:
+    if table == "nccl-tests":
+        raise InputError("--table nccl-tests: expected a measured run, found a prediction; leave --table out")
+    if format == "json":
+        from arfloor.report.predicted import rows
+
+        return rows.render(outlook)
+    if format == "md":
+        from arfloor.report.predicted import card
+
+        return card.render(outlook)
+    if format == "html":
+        from arfloor.report.predicted import html
+
+        return html.render(outlook)
+    from arfloor.report.predicted import text
+
+    return text.render(outlook, **_terminal())
+
+
+def _figures(shown: Report | Outlook, folder: Path) -> list[Path]:
+    from arfloor.report.model import Report
+
+    if isinstance(shown, Report):
+        from arfloor.report import plots
+
+        return plots.write(shown, folder)
+    from arfloor.report.predicted import plot
+
+    return plot.write(shown, folder)
+
+
+def _terminal() -> _Terminal:
     tty = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if tty else 140
-    return text.render(report, width=max(width, 100), color=tty)
+    return {"width": max(width, 100), "color": tty}

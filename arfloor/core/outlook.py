@@ -11,7 +11,7 @@ from arfloor.core import units
 from arfloor.core.cases import Estimate, Path, record
 from arfloor.core.choose import Choice, Crossover, Interference, best_subsets, crossovers, interference
 from arfloor.core.predict import Prediction, default_path, predict
-from arfloor.core.rig import Rig, select
+from arfloor.core.rig import Rig, Series, select
 
 SIZES = tuple(1 << k for k in range(10, 23))
 HEADLINE_NBYTES = 262_144
@@ -22,11 +22,13 @@ class Outlook:
     """One box, world and path: predictions by size, and the choices that follow.
 
     `choices` is empty when all GPUs take part; `groups` is empty when no second group of that size is
-    left; `notes` are the box's own, `assumed` names the figures that nobody measured.
+    left; `source` says what the description is; `series` are latencies that others published for this
+    world and path; `notes` are the box's own, `assumed` names the figures that nobody measured.
     """
 
     rig: str
     title: str
+    source: str
     world: int
     path: Path
     rows: tuple[Prediction, ...]
@@ -34,6 +36,7 @@ class Outlook:
     crossovers: tuple[Crossover, ...]
     choices: tuple[Choice, ...]
     groups: tuple[Interference, ...]
+    series: tuple[Series, ...]
     assumed: tuple[str, ...]
     notes: tuple[str, ...]
     sentences: tuple[str, ...]
@@ -46,6 +49,7 @@ def outlook(
     path: Path | None = None,
     sizes: Sequence[int] = SIZES,
     headline: int = HEADLINE_NBYTES,
+    source: str = "a description of the box",
 ) -> Outlook:
     """Predict a box for `world` ranks. Raises ValueError for a world or path that it does not have.
 
@@ -64,6 +68,7 @@ def outlook(
     return Outlook(
         rig=rig.name,
         title=rig.title,
+        source=source,
         world=world,
         path=way,
         rows=rows,
@@ -71,6 +76,7 @@ def outlook(
         crossovers=crossed,
         choices=others,
         groups=groups,
+        series=tuple(s for s in rig.series if (s.world, s.path) == (world, way)),
         assumed=assumed,
         notes=rig.notes,
         sentences=_sentences(rig, top, crossed, others, groups, assumed),
@@ -110,13 +116,17 @@ def _sentences(
             f"NCCL's own formula picks {top.nccl_choice} and gives {_us(top.nccl)}, "
             f"{units.ratio(times)} the floor."
         )
-    said += [f"From {units.size(round(c.nbytes.value))} on, {c.second} beats {c.first}." for c in crossed]
+    said += [crossing(c) for c in crossed]
     if len(choices) > 1:
         worst = choices[-1]
         ratio = worst.attainable.value / choices[0].attainable.value
-        said.append(
-            f"Take {', '.join(choices[0].gpus)}: {', '.join(worst.gpus)} would cost {units.ratio(ratio)}."
-        )
+        if ratio < 1.02:
+            said.append(f"Which {top.floor.world} GPUs take part makes no difference.")
+        else:
+            said.append(
+                f"Take {', '.join(choices[0].gpus)}: {', '.join(worst.gpus)} would take {units.ratio(ratio)} "
+                "as long."
+            )
     for g in groups:
         names = " and ".join("+".join(group) for group in g.groups)
         if g.slowdown.hi < 1.05:
@@ -131,5 +141,11 @@ def _sentences(
     return tuple(said)
 
 
+def crossing(c: Crossover) -> str:
+    """`From 36.0 KiB [30.1 KiB, 40 KiB] on, two-shot beats one-shot.`"""
+    value, lo, hi = (units.size(round(x)) for x in (c.nbytes.value, c.nbytes.lo, c.nbytes.hi))
+    return f"From {value}{'' if lo == hi else f' [{lo}, {hi}]'} on, {c.second} beats {c.first}."
+
+
 def _us(e: Estimate) -> str:
-    return f"{units.us(e.value)} [{units.number(e.lo)}, {units.number(e.hi)}]"
+    return f"{units.us(e.value)} {units.ends(e.lo, e.hi)}"

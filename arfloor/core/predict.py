@@ -254,7 +254,7 @@ def predict(
     way = path or default_path(rig)
     floor = predict_floor(rig, ranks=chosen, path=way, nbytes=nbytes, dtype=dtype, mode=mode)
     kernels, algorithm = _kernels(rig, chosen, way, nbytes, mode)
-    nccl, choice = predict_nccl(rig, len(chosen), nbytes)
+    nccl, choice = predict_nccl(rig, len(chosen), nbytes) if _pcie(rig, way) else (None, "")
     return Prediction(
         rig=rig.name,
         ranks=chosen,
@@ -266,6 +266,14 @@ def predict(
         nccl=nccl,
         nccl_choice=choice,
     )
+
+
+def _pcie(rig: Rig, path: Path) -> bool:
+    """Whether the path runs over PCIe, which the description's NCCL figures are about.
+
+    GPUs joined directly (NVLink) are another graph to NCCL, of which a description says nothing.
+    """
+    return path == "host" or not any(link.a in rig.gpus and link.b in rig.gpus for link in rig.links)
 
 
 def _kernels(rig: Rig, ranks: Sequence[str], path: Path, nbytes: int, mode: Mode) -> tuple[Estimate, str]:

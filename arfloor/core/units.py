@@ -33,3 +33,17 @@ def ratio(value: float) -> str:
     if value >= 99.95:
         return f"{value:.0f}x"
     return f"{value:.1f}x" if value >= 9.995 else f"{value:.2f}x"
+
+
+SANE = 100.0
+"""An interval whose ends are further apart than this factor says nothing."""
+
+
+def ends(lo: float, hi: float) -> str:
+    """`[9.32, 12.4]`, the ends of an interval of a positive value; `[unknown]` where it says nothing."""
+    return f"[{number(lo)}, {number(hi)}]" if known(lo, hi) else "[unknown]"
+
+
+def known(lo: float, hi: float) -> bool:
+    """Whether an interval of a positive value is narrow enough to say anything."""
+    return lo > 0 and hi <= SANE * lo

@@ -263,9 +263,9 @@ def _with_sentence(verdict: Verdict, slow_probe: str | None) -> Verdict:
 
 
 def ratio_span(estimate: Estimate) -> str:
-    """`3.41x [3.39, 3.42]`."""
+    """`3.41x [3.39, 3.42]`; `3.41x [unknown]` where the interval says nothing."""
     value, lo, hi = units.ratio(estimate.value), units.ratio(estimate.lo)[:-1], units.ratio(estimate.hi)[:-1]
-    return f"{value} [{lo}, {hi}]"
+    return f"{value} [{lo}, {hi}]" if units.known(estimate.lo, estimate.hi) else f"{value} [unknown]"
 
 
 def _name(result: Result | None) -> str:

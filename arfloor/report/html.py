@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arfloor.core import units
 from arfloor.report import phrases
 from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span
 from arfloor.report.series import Series, series
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +30,42 @@ class _Part:
 
 def render(report: Report) -> str:
     """The page. Everything that comes from the run is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
     from arfloor.report import plots
+
+    parts = [
+        _Part(
+            id=f"s{number}",
+            section=section,
+            headline=section.nearest(HEADLINE_NBYTES),
+            series=series(section),
+            svg=Markup(plots.inline_svg(section, report.box, f"s{number}")),
+        )
+        for number, section in enumerate(plots.drawable(report))
+    ]
+    return (
+        templates()
+        .get_template("report.html")
+        .render(
+            report=report,
+            manifest=report.manifest,
+            parts=parts,
+            facts=_facts(report),
+            phrases=phrases,
+            size=units.size,
+            size_span=size_span,
+            us=units.us,
+            number=units.number,
+            ratio=units.ratio,
+        )
+    )
+
+
+def templates() -> Environment:
+    """The pages' templates: what they are given is escaped; `ticks` turns `x` in a text into code."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
 
     environment = Environment(
         loader=PackageLoader("arfloor.report"),
@@ -44,28 +79,7 @@ def render(report: Report) -> str:
         return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
     environment.filters["ticks"] = ticks
-    parts = [
-        _Part(
-            id=f"s{number}",
-            section=section,
-            headline=section.nearest(HEADLINE_NBYTES),
-            series=series(section),
-            svg=Markup(plots.inline_svg(section, report.box, f"s{number}")),
-        )
-        for number, section in enumerate(plots.drawable(report))
-    ]
-    return environment.get_template("report.html").render(
-        report=report,
-        manifest=report.manifest,
-        parts=parts,
-        facts=_facts(report),
-        phrases=phrases,
-        size=units.size,
-        size_span=size_span,
-        us=units.us,
-        number=units.number,
-        ratio=units.ratio,
-    )
+    return environment
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

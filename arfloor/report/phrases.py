@@ -20,15 +20,15 @@ def latency(result: Result | None) -> str:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """Value with the larger half of its 95 % interval, or with both ends where it is wide.
+    """Value with the larger half of its 95 % interval, or with both ends where it is wide; `[unknown]`
+    where they are so far apart that it says nothing.
 
     The half is rounded up, so that no interval looks narrower than it is.
     """
     if estimate is None:
         return ""
     if estimate.hi > 1.5 * estimate.value or estimate.lo < estimate.value / 1.5:
-        ends = f"[{units.number(estimate.lo)}, {units.number(estimate.hi)}]"
-        return f"{units.number(estimate.value)} {ends}"
+        return f"{units.number(estimate.value)} {units.ends(estimate.lo, estimate.hi)}"
     half = max(estimate.hi - estimate.value, estimate.value - estimate.lo)
     value = units.number(estimate.value)
     decimals = len(value.partition(".")[2])

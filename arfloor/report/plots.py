@@ -60,7 +60,11 @@ def file_name(section: Section) -> str:
 
 def inline_svg(section: Section, box: str, prefix: str) -> str:
     """The picture as an SVG element to stand in a page; `prefix` keeps its ids apart from others'."""
-    text = _save(draw(section, box), "svg").decode()
+    return stand_alone(_save(draw(section, box), "svg").decode(), prefix)
+
+
+def stand_alone(text: str, prefix: str) -> str:
+    """The SVG element of a drawing, without a size of its own, its ids behind `prefix`."""
     text = text[text.index("<svg") :]
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = text.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from arfloor.core.cases import DType, Estimate, Mode, Path, Verdict, VerdictStatus, record
+from arfloor.core.cases import DType, Estimate, Mode, Origin, Path, Verdict, VerdictStatus, record
+from arfloor.core.verdict import short_label
 from arfloor.report.model import Report
 from arfloor.rundir import adapter
 
 
 @record
 class ReportRow:
-    """One size of one path. Latencies in microseconds with their 95 % interval; null where not measured.
+    """One size of one path. Latencies in microseconds with their 95 % interval; null where not known.
 
-    `default_case`, `best_case`: ids of cases in results.jsonl. `headroom_now` = default / best,
-    `headroom_left` = best / attainable. `reason` is a code of `arfloor.core.reasons`.
+    `default_case`, `best_case`: ids of cases in results.jsonl; null where nothing was measured.
+    `default_label`, `best_label`: what people call them. `headroom_now` = default / best,
+    `headroom_left` = best / attainable. `reason` is a code of `arfloor.core.reasons`. `origin`: measured,
+    published, or predicted, where default is NCCL by its own formula, best the quicker of it and our
+    kernels, and `gpus` names those that take part.
     """
 
     world: int
@@ -27,10 +32,12 @@ class ReportRow:
     default_us_lo: float | None
     default_us_hi: float | None
     default_case: str | None
+    default_label: str | None
     best_us: float | None
     best_us_lo: float | None
     best_us_hi: float | None
     best_case: str | None
+    best_label: str | None
     attainable_us: float | None
     attainable_us_lo: float | None
     attainable_us_hi: float | None
@@ -42,13 +49,15 @@ class ReportRow:
     headroom_left: float | None
     status: VerdictStatus
     reason: str
+    origin: Origin
+    gpus: tuple[str, ...] | None = None
 
 
-def row_of(v: Verdict) -> ReportRow:
+def row_of(v: Verdict, origin: Origin) -> ReportRow:
     """One verdict as a flat row."""
-    default = _triple(v.default.latency if v.default else None)
-    best = _triple(v.best.latency if v.best else None)
-    attainable, bound = _triple(v.attainable), _triple(v.bound)
+    default = triple(v.default.latency if v.default else None)
+    best = triple(v.best.latency if v.best else None)
+    attainable, bound = triple(v.attainable), triple(v.bound)
     return ReportRow(
         world=v.world,
         path=v.path,
@@ -59,10 +68,12 @@ def row_of(v: Verdict) -> ReportRow:
         default_us_lo=default[1],
         default_us_hi=default[2],
         default_case=v.default.case.id if v.default else None,
+        default_label=short_label(v.default.case) if v.default else None,
         best_us=best[0],
         best_us_lo=best[1],
         best_us_hi=best[2],
         best_case=v.best.case.id if v.best else None,
+        best_label=short_label(v.best.case) if v.best else None,
         attainable_us=attainable[0],
         attainable_us_lo=attainable[1],
         attainable_us_hi=attainable[2],
@@ -74,17 +85,23 @@ def row_of(v: Verdict) -> ReportRow:
         headroom_left=v.headroom_left.value if v.headroom_left else None,
         status=v.status,
         reason=v.reason,
+        origin=origin,
     )
 
 
 def rows(report: Report) -> list[ReportRow]:
     """Every verdict of the report as a row, in the report's order."""
-    return [row_of(v) for v in report.verdicts]
+    return [row_of(v, report.manifest.origin) for v in report.verdicts]
 
 
 def render(report: Report) -> str:
     """The rows as a JSON list. Raises ValueError if a number is not finite."""
-    return json.dumps([asdict(row) for row in rows(report)], indent=1, allow_nan=False) + "\n"
+    return dumps(rows(report))
+
+
+def dumps(found: Sequence[ReportRow]) -> str:
+    """Rows as a JSON list. Raises ValueError if a number is not finite."""
+    return json.dumps([asdict(row) for row in found], indent=1, allow_nan=False) + "\n"
 
 
 def json_schema() -> dict[str, object]:
@@ -92,5 +109,6 @@ def json_schema() -> dict[str, object]:
     return adapter(list[ReportRow]).json_schema(mode="serialization")
 
 
-def _triple(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+def triple(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    """Value, lo and hi; nulls where there is none."""
     return (estimate.value, estimate.lo, estimate.hi) if estimate else (None, None, None)

@@ -63,7 +63,7 @@ def test_a_box_of_the_library_shows_its_recorded_run(boxes, capsys):
     assert json.loads(capsys.readouterr().out)[0]["nbytes"] == 1024
     assert "recorded: recorded" in refused(capsys, "report", "--topology", "described")
     assert "described, recorded" in refused(capsys, "report", "--topology", "unheard-of")
-    assert "measured: 2" in refused(capsys, "report", "--topology", "recorded", "--world", "8")
+    assert "measured: 2 ranks" in refused(capsys, "report", "--topology", "recorded", "--world", "8")
     assert "found both" in refused(capsys, "report", "somewhere", "--topology", "recorded")
 
 

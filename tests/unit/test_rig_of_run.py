@@ -6,7 +6,7 @@ from test_floor import HOST, probe
 from arfloor import topologies_io as io
 from arfloor.core.cases import Machine
 from arfloor.core.floor import floor
-from arfloor.core.predict import predict_floor
+from arfloor.core.predict import predict, predict_floor
 from arfloor.core.rig import rig_problems
 from arfloor.core.rig_of_run import rig_of_run
 
@@ -40,3 +40,9 @@ def test_a_run_without_peer_probes_describes_the_host_path_alone():
     assert {f.source for f in rig.figures.values() if f.origin == "measured"} == {"run x"}
     with pytest.raises(ValueError, match="found none"):
         rig_of_run(H200, HOST[:1], name="pair")
+
+
+def test_nccl_is_predicted_over_pcie_and_not_over_direct_links():
+    rig = rig_of_run(H200, RUN, name="pair")
+    assert predict(rig, world=2, path="host", nbytes=262144).nccl is not None
+    assert predict(rig, world=2, path="peer", nbytes=262144).nccl is None
