@@ -50,15 +50,24 @@ def sweep(*args, cwd, ranks=2, command=None, env=None):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    """Two sizes, one launch of each settings, no probes: the least that shows everything."""
-    file = tmp_path_factory.mktemp("recipe") / "tiny.toml"
+def write_recipe(folder, launches):
+    """Two sizes, gloo alone, no probes: the least that shows everything."""
+    file = folder / f"tiny{launches}.toml"
     file.write_text(
-        f'name = "tiny"\nsizes = {list(SIZES)}\nlaunches = 2\nbudget_s = 0.8\n'
+        f'name = "tiny"\nsizes = {list(SIZES)}\nlaunches = {launches}\nbudget_s = 0.8\n'
         'timeout_s = 4\nprimitives = false\nbackends = ["gloo"]\n'
     )
     return file
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    return write_recipe(tmp_path_factory.mktemp("recipe"), 2)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return write_recipe(tmp_path_factory.mktemp("recipe"), 1)
 
 
 def statuses(run):
@@ -130,9 +139,9 @@ def test_each_fault_costs_its_case_and_nothing_else(tmp_path, recipe):
     assert no_traceback(stderr)
 
 
-def test_a_wrong_result_on_one_rank_is_no_fast_result(tmp_path, recipe):
+def test_a_wrong_result_on_one_rank_is_no_fast_result(tmp_path, once):
     out = tmp_path / "run"
-    code, _, stderr = sweep(recipe, "--backends", f"gloo,{FAULTS}:Wrong", "--out", out, cwd=tmp_path)
+    code, _, stderr = sweep(once, "--backends", f"gloo,{FAULTS}:Wrong", "--out", out, cwd=tmp_path)
     assert code != 0
     assert "exitcode  : 5" in stderr
     run = rundir.load(out)
@@ -327,13 +336,13 @@ def test_a_dry_run_plans_and_measures_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mpirun_starts_a_sweep_like_torchrun(tmp_path, recipe):
+def test_mpirun_starts_a_sweep_like_torchrun(tmp_path, once):
     from arfloor.runtime import mpi_launch
 
     if mpi_launch.mpiexec() is None:
         pytest.skip("no mpiexec in this environment")
     out = tmp_path / "run"
-    command = [*mpi_launch.command(2), sys.executable, "-m", "arfloor.sweep", str(recipe)]
+    command = [*mpi_launch.command(2), sys.executable, "-m", "arfloor.sweep", str(once)]
     command += ["--backends", "gloo,mpi", "--sizes", "4096", "--out", str(out)]
     code, stdout, stderr = sweep(cwd=tmp_path, command=command, env=mpi_launch.environment(2))
     assert code == 0, stderr
