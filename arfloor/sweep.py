@@ -139,13 +139,13 @@ def _recorded(path: str) -> dict[str, Any]:
         raise BadInput(str(error)) from error
 
 
-def parse(argv: list[str]) -> Wanted | None:
-    """The command line, or None when it only asked for help or the version. Raises BadInput."""
+def parse(argv: list[str]) -> Wanted:
+    """The command line, read and checked. Raises BadInput."""
     try:
-        result = app(argv, exit_on_error=False, print_error=False)
+        result: Wanted = app(argv, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         raise BadInput(f"command line: {' '.join(str(error).split())}; see --help") from error
-    return result if isinstance(result, Wanted) else None
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,20 +158,16 @@ class Agreed:
     plan: planning.RunPlan
 
 
-def agree(ranks: Ranks, argv: list[str], facts: machines.Facts) -> Agreed | None:
+def agree(ranks: Ranks, argv: list[str], facts: machines.Facts) -> Agreed:
     """Read, check and plan on every rank; a mistake seen by one is raised by all, as rank 0's one line.
 
-    None when nothing more is to be done (help). Raises BadInput.
+    Raises BadInput.
     """
     wanted = jointly(ranks, "input", lambda: parse(argv))
-    recipe = None if wanted is None else asdict(wanted.recipe)
-    every = ranks.exchange("facts", {"facts": asdict(facts), "recipe": recipe})
-    if wanted is None:
-        return None
+    every = ranks.exchange("facts", {"facts": asdict(facts), "recipe": asdict(wanted.recipe)})
     all_facts = [entry["facts"] for entry in every]
 
     def check() -> Agreed:
-        assert wanted is not None
         machines.agreed(all_facts)
         if any(entry["recipe"] != every[0]["recipe"] for entry in every):
             raise BadInput("recipe: ranks were given different ones; start all with one command line")
@@ -246,6 +242,10 @@ def main(argv: list[str] | None = None) -> int:
     from arfloor.runtime.driver import Signals
 
     argv = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help", "--version"} & set(argv):
+        if os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == "0":
+            app(argv, exit_on_error=False, print_error=False)
+        return OK
     signals = Signals()
     try:
         where = place(os.environ)
@@ -287,8 +287,6 @@ def _on_rank(ranks: Ranks, argv: list[str], signals: Any) -> int:
     from arfloor.runtime import running
 
     agreed = agree(ranks, argv, machines.facts())
-    if agreed is None:
-        return OK
     plan = agreed.plan
     if agreed.wanted.resume is not None:
         previous = jointly(ranks, "resume", lambda: running.previous(agreed.wanted.resume, agreed.machine))

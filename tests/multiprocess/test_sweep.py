@@ -5,7 +5,6 @@ Nothing here asserts how long an operation takes; waits are bounded generously.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -244,21 +243,12 @@ def test_an_interrupt_keeps_and_reports_what_is_done(tmp_path, recipe, number):
     wait_for_gone(out)
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--sizes", "1000"], ["sizes", "'1000'", "multiple of 16"]),
-        (["--dtypes", "int8"], ["dtypes", "'int8'", "bfloat16"]),
-        (["--backends", "gloo,nope"], ["backends", "'nope'", "gloo, mpi"]),
-        (["--devices", "cuda"], ["devices", "'cuda'", "found 0"]),
-    ],
-)
-def test_bad_input_is_one_line_on_rank_0_and_writes_nothing(tmp_path, args, words):
-    code, stdout, stderr = sweep(*args, cwd=tmp_path)
+def test_bad_input_is_one_line_on_rank_0_and_writes_nothing(tmp_path):
+    code, stdout, stderr = sweep("--sizes", "1000", cwd=tmp_path)
     assert code == 1  # torchrun's own code for a failed rank
     lines = ours(stderr)
     assert len(lines) == 1
-    for word in words:
+    for word in ("sizes", "'1000'", "multiple of 16"):
         assert word in lines[0]
     assert "exitcode  : 2" in stderr
     assert stdout == ""
@@ -285,16 +275,13 @@ def two_ranks_by_hand(cwd, *, envs, args):
     return [p.returncode for p in processes], [e[1] for e in ended]
 
 
-def test_a_mistake_that_one_rank_alone_sees_ends_all_with_2(tmp_path, recipe):
+def test_a_mistake_that_one_rank_alone_sees_ends_both_with_2(tmp_path, once):
     file = tmp_path / "bad.toml"
     file.write_text("surprise = 3\n")
-    codes, errors = two_ranks_by_hand(tmp_path, envs=({}, {}), args=([recipe], [file]))
+    codes, errors = two_ranks_by_hand(tmp_path, envs=({}, {}), args=([once], [file]))
     assert codes == [2, 2]
     assert "surprise" in ours(errors[0])[0]
     assert ours(errors[1]) == []
-    codes, errors = two_ranks_by_hand(tmp_path, envs=({}, {}), args=(["smoke"], ["decode"]))
-    assert codes == [2, 2]
-    assert "different" in ours(errors[0])[0]
     assert [f.name for f in tmp_path.iterdir()] == ["bad.toml"]
 
 
@@ -309,31 +296,14 @@ def test_ranks_on_different_versions_are_refused(tmp_path):
     assert "rank 1 has numpy 0.0.1" in ours(errors[0])[0]
 
 
-def test_one_rank_and_no_launcher_are_refused(tmp_path):
-    code, _, stderr = sweep("smoke", cwd=tmp_path, ranks=1)
-    assert code == 1
-    assert "at least 2 ranks, found 1" in ours(stderr)[0]
-    code, _, stderr = sweep(cwd=tmp_path, command=[sys.executable, "-m", "arfloor.sweep", "smoke"])
+@pytest.mark.parametrize(
+    ("env", "words"), [({}, "torchrun"), ({"RANK": "0", "WORLD_SIZE": "1"}, "at least 2 ranks, found 1")]
+)
+def test_one_rank_or_no_launcher_are_refused(tmp_path, env, words):
+    code, _, stderr = sweep(cwd=tmp_path, command=[sys.executable, "-m", "arfloor.sweep", "smoke"], env=env)
     assert code == 2
-    assert "torchrun" in ours(stderr)[0]
-
-
-def test_a_foreign_or_newer_folder_is_not_resumed(tmp_path):
-    newer = tmp_path / "newer"
-    newer.mkdir()
-    (newer / "manifest.json").write_text(json.dumps({"schema": 99}))
-    code, _, stderr = sweep("--resume", newer, cwd=tmp_path)
-    assert code == 1
-    assert "newer" in ours(stderr)[0]
-    assert [f.name for f in newer.iterdir()] == ["manifest.json"]
-
-
-def test_a_dry_run_plans_and_measures_nothing(tmp_path):
-    code, stdout, stderr = sweep("smoke", "--dry-run", cwd=tmp_path)
-    assert code == 0, stderr
-    assert "262144" in stdout
-    assert "nothing was measured" in stdout
-    assert list(tmp_path.iterdir()) == []
+    assert words in ours(stderr)[0]
+    assert no_traceback(stderr)
 
 
 def test_mpirun_starts_a_sweep_like_torchrun(tmp_path, once):
