@@ -35,6 +35,7 @@ from arfloor.core.cases import (
 )
 from arfloor.core.errors import InputError
 from arfloor.core.merge import merge_results
+from arfloor.core.sanity import fault, whole_rounds
 
 T = TypeVar("T")
 
@@ -55,6 +56,8 @@ class Run:
     primitives: tuple[Primitive, ...]
     warnings: tuple[str, ...] = ()
 
+
+_NAMED = 10  # lines dropped of one file that are named; the rest is counted
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
@@ -83,7 +86,10 @@ def load(path: str | os.PathLike[str]) -> Run:
         s for file in sorted(root.glob("samples-rank*.jsonl")) for s in _read_lines(file, Samples, warnings)
     ]
     complete = {(c, r.launch) for r in records for c in r.block.case_ids}
-    kept = tuple(s for s in samples if (s.case_id, s.launch) in complete)
+    ranks = {result.case.id: len(result.case.devices) for r in records for result in r.results}
+    finished = (s for s in samples if (s.case_id, s.launch) in complete)
+    kept, left_out = whole_rounds(finished, ranks)
+    warnings += left_out
     primitives = _read_lines(root / "primitives.jsonl", Primitive, warnings)
     return Run(
         path=root,
@@ -98,13 +104,17 @@ def load(path: str | os.PathLike[str]) -> Run:
 
 def _read_manifest(root: Path) -> Manifest:
     file = root / "manifest.json"
-    if not file.is_file():
+    try:
+        there = file.is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be entered
+        raise RunDirError(f"{str(root)[:200]!r}: cannot be read ({_reason(error)}); give another") from error
+    if not there:
         raise RunDirError(
             f"{root}: expected a run directory with manifest.json, found none; "
             "give a folder that `torchrun -m arfloor.sweep` wrote"
         )
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         data = json.loads(text)
         schema = data.get("schema") if isinstance(data, dict) else None
         if isinstance(schema, int) and schema > SCHEMA_VERSION:
@@ -113,27 +123,49 @@ def _read_manifest(root: Path) -> Manifest:
                 "upgrade arfloor"
             )
         manifest: Manifest = adapter(Manifest).validate_json(text)
-        return manifest
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RunDirError(f"{file}: not valid JSON ({error}); the run directory is damaged") from error
+    except OSError as error:
+        raise RunDirError(f"{file}: cannot be read ({_reason(error)}); give a readable run") from error
     except ValidationError as error:
         raise RunDirError(f"{file}: not an arfloor manifest: {_first_error(error)}") from error
+    except (ValueError, RecursionError) as error:  # no JSON or no UTF-8; numbers or nesting beyond all use
+        raise RunDirError(f"{file}: not valid JSON ({error}); the run directory is damaged") from error
+    wrong = fault(manifest)
+    if wrong is not None:
+        raise RunDirError(f"{file}: not an arfloor manifest: {wrong}")
+    return manifest
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _read_lines(file: Path, record_type: type[T], warnings: list[str]) -> list[T]:
-    if not file.is_file():
-        return []
-    lines = file.read_bytes().split(b"\n")
+    try:
+        if not file.is_file():
+            return []
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RunDirError(f"{file}: cannot be read ({_reason(error)}); give a readable run") from error
     records: list[T] = []
+    dropped = 0
     for number, line in enumerate(lines, start=1):
-        if not line:
+        if not line.strip():
             continue
         try:
-            records.append(adapter(record_type).validate_json(line))
+            record = adapter(record_type).validate_json(line)
+            why = fault(record)
         except ValidationError as error:
-            torn = number == len(lines)  # no newline after it: the writer was killed mid-line
-            what = "torn last line dropped" if torn else f"line {number} dropped: {_first_error(error)}"
+            why = _first_error(error)
+        if why is None:
+            records.append(record)
+            continue
+        dropped += 1
+        torn = number == len(lines)  # no newline after it: the writer was killed mid-line
+        if dropped <= _NAMED or torn:
+            what = "torn last line dropped" if torn else f"line {number} dropped: {why}"
             warnings.append(f"{file.name}: {what}")
+    if dropped > _NAMED:
+        warnings.append(f"{file.name}: {dropped} lines dropped in all, of {len(records) + dropped}")
     return records
 
 

@@ -29,11 +29,11 @@ def command(
     format
         text for a terminal, json for programs.
     """
+    from arfloor.commands.reading import read_run
     from arfloor.core.compare import compare
     from arfloor.report import comparison
-    from arfloor.rundir import load
 
-    first, second = load(a), load(b)
+    first, second = read_run(a), read_run(b)
     rows = compare(first, second)
     if format == "json":
         sys.stdout.write(comparison.to_json(rows))

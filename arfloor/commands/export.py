@@ -33,10 +33,10 @@ def command(
     out
         A file to write to instead of standard output.
     """
+    from arfloor.commands.reading import read_run
     from arfloor.report import aiconfigurator, flat, model, nccl_tests
-    from arfloor.rundir import load
 
-    loaded = load(run)
+    loaded = read_run(run)
     if format == "csv":
         text = flat.render(loaded)
     elif format == "nccl-tests":

@@ -55,10 +55,13 @@ def command(
     format
         text for a terminal, md for a card to paste, json for programs, html for one self-contained page.
     """
+    from arfloor.commands.reading import warn
     from arfloor.report.model import Report
 
     shown = _subject(run, topology, world, path)
     if isinstance(shown, Report):
+        if format != "text" or table != "summary":  # the text has them among its lines
+            warn(run or topology, shown.warnings)
         sys.stdout.write(_measured(shown, format, table))
     else:
         sys.stdout.write(_predicted(shown, format, table))

@@ -20,6 +20,7 @@ from arfloor.core.cases import Estimate, Samples
 
 Floats = NDArray[np.float64]
 EXCESS = 1.2  # see bootstrap_variance
+LEAST_US = 1e-6  # noise can carry a slope to 0 or below, which has no logarithm
 RESAMPLES = 200  # enough for a standard deviation (5 %); quantiles come from Student's t
 
 
@@ -88,6 +89,10 @@ def median(values: Sequence[float]) -> float:
     return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def _least(us: float) -> float:
+    return max(us, LEAST_US)
+
+
 def summarise(samples: Iterable[Samples]) -> Launches | None:
     """The launches of one case; None without a usable round."""
     return of_rounds(slowest_rank(samples))
@@ -104,7 +109,7 @@ def of_rounds(rounds: Mapping[tuple[int, int], Sequence[float]]) -> Launches | N
         n += len(us)
     # a launch of one round has only its replays to tell how noisy it is
     units = {k: v if len(v) > 1 else list(replays[k]) for k, v in by_launch.items()}
-    return _of_units({k: np.log(np.maximum(v, 1e-6)) for k, v in units.items()}, n)
+    return _of_units({k: np.log(np.maximum(v, LEAST_US)) for k, v in units.items()}, n)
 
 
 def of_pairs(
@@ -115,7 +120,7 @@ def of_pairs(
     by_launch: dict[int, list[float]] = defaultdict(list)
     n = 0
     for key in a.keys() & b.keys():
-        by_launch[key[0]].append(float(np.log(median(a[key]) / median(b[key]))))
+        by_launch[key[0]].append(float(np.log(_least(median(a[key])) / _least(median(b[key])))))
         n += len(a[key])
     if by_launch and max(map(len, by_launch.values())) == 1:
         return of_launches(

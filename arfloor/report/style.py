@@ -182,6 +182,8 @@ def spread(
     Neighbours that would touch become a group about the mean of what they wanted (pool adjacent
     violators), so that a crowd spreads both ways.
     """
+    if not wanted:
+        return []
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     offsets = [0.0]
     for below, above in pairwise(order):

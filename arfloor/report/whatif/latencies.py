@@ -115,7 +115,7 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
         launch=launch_input(run.primitives),
         contention=contention_input(run.primitives, first.path),
         bound=lambda nbytes: _bound_input(floor_at(nbytes), origin),
-        caveats=tuple(str(c) for c in caveats) if isinstance(caveats, list) else (),
+        caveats=(*map(str, caveats if isinstance(caveats, list) else ()), *run.warnings),
     )
 
 
