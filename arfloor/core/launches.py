@@ -71,7 +71,7 @@ def max_over_ranks(samples: Iterable[Samples]) -> dict[tuple[int, int], Floats]:
 
 
 def slowest_rank(samples: Iterable[Samples]) -> dict[tuple[int, int], tuple[float, ...]]:
-    """As `max_over_ranks`, in tuples."""
+    """As `max_over_ranks`, in tuples. A round whose slopes a stall made negative says nothing: dropped."""
     # plain Python: for tens of replays it is several times faster than an array a round
     by_round: dict[tuple[int, int], list[tuple[float, ...]]] = defaultdict(list)
     for s in samples:
@@ -79,7 +79,7 @@ def slowest_rank(samples: Iterable[Samples]) -> dict[tuple[int, int], tuple[floa
     return {
         key: rows[0] if len(rows) == 1 else tuple(map(max, *rows))
         for key, rows in sorted(by_round.items())
-        if rows[0] and len({len(r) for r in rows}) == 1
+        if rows[0] and len({len(r) for r in rows}) == 1 and median(rows[0]) > 0
     }
 
 

@@ -222,6 +222,7 @@ class _Gpu:
         self._ordinal = int(bench.device.partition(":")[2])
         self._chains: tuple[Chain, Chain] | None = None
         self._rounds = 0
+        self._base: list[float] = []  # of all rounds: one stalled replay of the short chain moves no median
         self._readings: list[health.Reading] = []
         self._looked = 0.0
         self.before: Callable[[], None] | None = None
@@ -246,7 +247,7 @@ class _Gpu:
             self._op.run(slot)
         torch.cuda.synchronize()
         estimate = statistics.median(self.measure(3))
-        self._readings, self._looked = [], 0.0
+        self._base, self._readings, self._looked = [], [], 0.0
         return estimate
 
     def measure(self, replays: int) -> tuple[float, ...]:
@@ -257,12 +258,11 @@ class _Gpu:
             self._replay(self._chains, ([], []))  # the first replay uploads the graph
         self._rounds += 1
         measured: list[float] = []
-        base: list[float] = []
         for _ in range(replays):  # alternating: drift meets both alike
-            self._replay(self._chains, (measured, base))
+            self._replay(self._chains, (measured, self._base))
         self._barrier.check()
         self._look()
-        return self._reduce(measured, base)
+        return self._reduce(measured, self._base)
 
     def _replay(self, chains: tuple[Chain, Chain], times: tuple[list[float], list[float]]) -> None:
         for chain, into in zip(chains, times, strict=True):

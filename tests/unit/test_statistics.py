@@ -227,3 +227,16 @@ def test_median_estimate_contains_its_value_and_refuses_nothing():
     assert found.lo <= found.value <= found.hi
     with pytest.raises(ValueError, match="at least one"):
         median_estimate([])
+
+
+def test_a_round_whose_slopes_a_stall_made_negative_is_dropped() -> None:
+    rounds = [(10.0, 10.2), (-86.0, -85.0), (10.1, 9.9)]
+    samples = [
+        Samples(case_id="c", launch=0, round=number, rank=rank, us=us)
+        for number, us in enumerate(rounds)
+        for rank in (0, 1)
+    ]
+    assert sorted(max_over_ranks(samples)) == [(0, 0), (0, 2)]
+    found = latency(samples)
+    assert found is not None
+    assert 9.9 <= found.value <= 10.2
