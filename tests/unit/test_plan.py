@@ -102,7 +102,7 @@ def test_recipe_files(tmp_path):
     file.write_text("sizes = [")
     with pytest.raises(BadInput, match="not valid TOML"):
         recipes.load(str(file))
-    with pytest.raises(BadInput, match="decode, nccl-grid, smoke"):
+    with pytest.raises(BadInput, match="decode, libraries, nccl-grid, smoke"):
         recipes.load("no-such-recipe")
 
 
