@@ -113,13 +113,19 @@ def gpu_world(**changes) -> World:
     off = (("NCCL_P2P_DISABLE", "1"),)
     ring = Ran(algorithm="RING", protocol="LL", channels=4, transport="SHM", link="pcie", source="log")
     peer_ring = replace(ring, transport="P2P", link="nvlink", channels=16)
+    kernel = Ran(algorithm="one-shot, push", protocol="line64", channels=16)
     refused = {"status": "unsupported", "reason": "needs_multicast"}
     kinds = (
         Kind(backend="nccl", path="peer", alpha_us=10.0, gbps=90.0, ran=peer_ring),
         Kind(
-            backend="nccl", path="peer", variant="ring-simple-16ch", alpha_us=14.0, gbps=160.0, ran=peer_ring
+            backend="nccl",
+            path="peer",
+            variant="ring-simple-16ch",
+            alpha_us=14.0,
+            gbps=160.0,
+            ran=replace(peer_ring, protocol="SIMPLE"),
         ),
-        Kind(backend="peer", path="peer", variant="line64", alpha_us=2.6, gbps=215.0),
+        Kind(backend="peer", path="peer", variant="line64", alpha_us=2.6, gbps=215.0, ran=kernel),
         Kind(backend="flashinfer", path="peer", **refused),
         Kind(
             backend="nccl",
@@ -131,7 +137,14 @@ def gpu_world(**changes) -> World:
             gbps2=39,
             ran=ring,
         ),
-        Kind(backend="nccl", variant="ring-ll-16ch", settings=off, alpha_us=12.6, gbps=16.4, ran=ring),
+        Kind(
+            backend="nccl",
+            variant="ring-ll-16ch",
+            settings=off,
+            alpha_us=12.6,
+            gbps=16.4,
+            ran=replace(ring, channels=16),
+        ),
         Kind(
             backend="nccl",
             variant="ring-ll128-16ch",
@@ -140,7 +153,7 @@ def gpu_world(**changes) -> World:
             reason="wrong_result",
             detail="276 of 400 results differ",
         ),
-        Kind(backend="host", variant="line64", settings=off, alpha_us=3.7, gbps=30.8),
+        Kind(backend="host", variant="line64", settings=off, alpha_us=3.7, gbps=30.8, ran=kernel),
         Kind(backend="host", variant="flag", settings=off, alpha_us=6.0, gbps=28.0, bitwise_equal=True),
         Kind(
             backend="torch_symm",

@@ -14,7 +14,7 @@ from arfloor.core.floor import Term
 from arfloor.core.intervals import exact, quotient, scaled, total
 from arfloor.core.rates import RateTable, latency_of, usable
 from arfloor.core.schedules import Schedule, Traffic, schedules
-from arfloor.core.verdict import is_correct
+from arfloor.core.verdict import is_correct, short_label
 
 # how many bytes a protocol puts on the wire for each byte of payload
 _PACKET = {"ll": 2.0, "ll128": 128 / 120, "simple": 1.0, "flag": 1.0, "line32": 32 / 28, "line64": 64 / 60}
@@ -249,13 +249,13 @@ def next_lever(
         return Lever(kind="setting", ratio=ratio, sentence=_setting(default, best, ratio, advice))
     if faster:
         ratio, best = max(faster, key=lambda f: f[0].value)
-        said = f"{best.case.label} measured {ratio.value:.2f}x faster than {default.case.label}"
+        said = f"{short_label(best.case)} measured {ratio.value:.2f}x faster than {short_label(default.case)}"
         return Lever(kind="backend", ratio=ratio, sentence=f"{said}: {advice(best.case)}.")
     if gap is None:
         return None
     largest = max(gap.terms, key=lambda t: t.us.value)
     remedy = _REMEDY[largest.name].format(us=largest.us.value)
-    said = f"Nothing measured beats {default.case.label}; of its {gap.measured.value:.3g} us "
+    said = f"Nothing measured beats {short_label(default.case)} ({gap.measured.value:.3g} us): "
     return Lever(kind=largest.name, ratio=None, sentence=said + remedy + ".")
 
 
@@ -270,17 +270,21 @@ def _setting(default: Result, best: Result, ratio: Estimate, advice: Callable[[C
         return f"{name} uses {had.algorithm}/{had.protocol} on {had.channels} channels here; {change} {gain}."
     if had and has and (had.algorithm, had.protocol) != (has.algorithm, has.protocol):
         return f"{name} chose {had.algorithm}/{had.protocol} here; {has.algorithm}/{has.protocol} {gain}."
-    return f"{name} as it is can be beaten by itself: {best.case.label} {gain}."
+    return f"{name} as it is can be beaten by itself: {short_label(best.case)} {gain}."
 
 
 @record
 class ChoiceCost:
-    """What NCCL chose against the best of its own settings, at one size."""
+    """What NCCL chose against the best of its own settings, at one size.
+
+    `expected_us`: what the library itself expects of its choice, where its log says so.
+    """
 
     nbytes: int
     chosen: str
     best: str
     ratio: Estimate
+    expected_us: float | None = None
 
 
 def choice_cost(default: Result, results: Iterable[Result]) -> ChoiceCost | None:
@@ -299,12 +303,13 @@ def choice_cost(default: Result, results: Iterable[Result]) -> ChoiceCost | None
         chosen=_described(default),
         best=_described(best),
         ratio=quotient(default.latency, best.latency),
+        expected_us=default.ran.predicted_us if default.ran else None,
     )
 
 
 def _described(result: Result) -> str:
     ran = result.ran
     if ran is None or not ran.algorithm:
-        return result.case.label
+        return short_label(result.case)
     words = "/".join(w for w in (ran.algorithm, ran.protocol) if w)
     return f"{words} {ran.channels}ch" if ran.channels else words

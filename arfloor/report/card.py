@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from arfloor.core import units
-from arfloor.core.cases import Result, Verdict
+from arfloor.core.cases import Primitive, Result, Verdict
 from arfloor.core.verdict import DEFAULT_BACKEND, caveats, doubt, is_correct, ratio_span
 from arfloor.report import phrases
+from arfloor.report import why as whys
 from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span, status_spans
 
 MAX_LINES = 30
@@ -20,14 +23,15 @@ def render(report: Report) -> str:
     if not shown:
         lines += ["**Nothing was measured and correct; no verdict.**", ""]
     for section in shown:
-        lines += _section(section, alone=len(shown) == 1)
+        lines += _section(section, report.primitives, alone=len(shown) == 1)
     lines += _broken(report)
     lines.append(f"<sub>{_footnote(report, shown)}</sub>")
     return "\n".join(lines) + "\n"
 
 
-def _section(section: Section, *, alone: bool) -> list[str]:
-    row = section.nearest(HEADLINE_NBYTES)
+def _section(section: Section, primitives: Sequence[Primitive], *, alone: bool) -> list[str]:
+    found = whys.why(section, primitives)
+    row = found.row
     sizes = _SIZES if alone else _SIZES[1:]
     rows = sorted({section.nearest(s).nbytes: section.nearest(s) for s in sizes}.items())
     spans = status_spans(section)
@@ -37,13 +41,19 @@ def _section(section: Section, *, alone: bool) -> list[str]:
         f"{_answer(row.verdict)}{f' By size: {everywhere}.' if len(spans) > 1 else ''}",
         "",
         *_table(section, [r for _, r in rows]),
-        *_paragraph([*_advice(section, row), *_floor(row)]),
+        *_paragraph([*_advice(section, found), *_floor(row), *_why(found)], alone),
         "",
     ]
 
 
-def _paragraph(lines: list[str]) -> list[str]:
-    return ["", *lines] if lines else []
+def _paragraph(lines: list[str], alone: bool) -> list[str]:
+    """A line each where there is room, else all in one."""
+    return ["", *(lines if alone else [" ".join(lines)])] if lines else []
+
+
+def _why(found: whys.Why) -> list[str]:
+    """What the default spends its time on."""
+    return [f"The default's {whys.sum_of_parts(found.default)}."] if found.default else []
 
 
 def _answer(v: Verdict) -> str:
@@ -68,11 +78,18 @@ def _answer(v: Verdict) -> str:
     return f"**{v.status.replace('_', ' ').capitalize()}.** {v.sentence}"
 
 
-def _advice(section: Section, row: Row) -> list[str]:
+def _advice(section: Section, found: whys.Why) -> list[str]:
     """What to set at the headline size, or at the sizes where something beats the default."""
+    row = found.row
     if row.verdict.status == "switch":
         gains = phrases.options(row.verdict, row.results)
-        return [f"Set {', or '.join(f'{how} ({units.ratio(gain)})' for how, gain in gains)}."]
+        if found.lever and found.lever.kind == "setting" and len(gains) > 1:
+            how, gain = gains[-1]
+            return [f"{found.lever.sentence} Best: {how} ({units.ratio(gain)})."]
+        verb = "Set" if gains and "=" in gains[0][0] else "Use"
+        return [f"{verb} {', or '.join(f'{how} ({units.ratio(gain)})' for how, gain in gains)}."]
+    if found.lever:
+        return [found.lever.sentence]
     better = [r for r in section.rows if r.verdict.status == "switch"]
     if not better:
         return []

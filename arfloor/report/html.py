@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from arfloor.core import units
 from arfloor.report import phrases
+from arfloor.report import why as whys
 from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span
 from arfloor.report.series import Series, series
 
@@ -21,6 +22,7 @@ class _Part:
     section: Section
     headline: Row
     series: tuple[Series, ...]
+    why: whys.Why
     svg: Any
 
     @property
@@ -39,7 +41,8 @@ def render(report: Report) -> str:
             id=f"s{number}",
             section=section,
             headline=section.nearest(HEADLINE_NBYTES),
-            series=series(section),
+            series=(drawn := series(section)),
+            why=whys.why(section, report.primitives, drawn),
             svg=Markup(plots.inline_svg(section, report.box, f"s{number}")),
         )
         for number, section in enumerate(plots.drawable(report))
@@ -53,6 +56,7 @@ def render(report: Report) -> str:
             parts=parts,
             facts=_facts(report),
             phrases=phrases,
+            whys=whys,
             size=units.size,
             size_span=size_span,
             us=units.us,

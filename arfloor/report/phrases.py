@@ -121,7 +121,7 @@ def _backend(case: Case) -> str:
     if case.backend == "mpi":
         return "MPI ranks (`mpiexec`, mpi4py) instead of gloo"
     if case.backend in ("peer", "host"):
-        return f"arfloor's own kernel `{case.variant}` (backend `{case.backend}`)"
+        return f"`arfloor.allreduce.AllReduce` (its kernel `{case.variant}` on path {case.backend})"
     variant = "" if case.variant == "default" else f", variant `{case.variant}`"
     return f"backend `{case.backend}`{variant}"
 

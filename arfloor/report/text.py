@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import StringIO
 
 from rich import box
@@ -11,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from arfloor.core import nccl_picks, units
+from arfloor.core.cases import Primitive
 from arfloor.report import phrases
-from arfloor.report.model import HEADLINE_NBYTES, Failure, Report, Row, Section, size_span, status_spans
+from arfloor.report import why as whys
+from arfloor.report.model import Failure, Report, Row, Section, size_span, status_spans
 from arfloor.report.series import series
 
 _STYLE = {
@@ -30,7 +33,7 @@ def render(report: Report, *, width: int = 140, color: bool = False) -> str:
     console = Console(file=stream, width=width, force_terminal=color, highlight=False, emoji=False)
     console.print(_heading(report))
     for section in report.sections:
-        console.print(_section(section))
+        console.print(_section(section, report.primitives))
     if report.failures:
         console.print(_failures(report.failures))
     for warning in report.warnings:
@@ -49,7 +52,7 @@ def _heading(report: Report) -> RenderableType:
     return Text("\n".join(line for line in lines if line))
 
 
-def _section(section: Section) -> RenderableType:
+def _section(section: Section, primitives: Sequence[Primitive]) -> RenderableType:
     table = Table(title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     floors = any(row.floor for row in section.rows)
     for name in ("size", "default us", "best us"):
@@ -62,15 +65,32 @@ def _section(section: Section) -> RenderableType:
     for row in section.rows:
         table.add_row(*_cells(row, floors=floors))
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
-    row = section.nearest(HEADLINE_NBYTES)
-    lines = [spans, row.verdict.sentence, *_floor_lines(row)]
+    drawn = series(section)
+    found = whys.why(section, primitives, drawn)
+    lines = [spans, found.row.verdict.sentence, *_floor_lines(found.row)]
     picked = nccl_picks.sentence(nccl_picks.bad_picks(r for row in section.rows for r in row.results))
-    if picked:
-        lines.append(picked)
-    lines += [
-        f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in series(section) if s.fit and s.role != "other"
-    ]
-    return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines))
+    lines += [f"next: {found.lever.sentence}"] if found.lever else []
+    chosen = whys.choices_line(found.choices) or picked
+    lines += [chosen] if chosen else []
+    lines += whys.crossing_lines(found.crossovers)
+    lines += [f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in drawn if s.fit and s.role != "other"]
+    parts = [_parts(found)] if found.apart else []
+    return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), *parts)
+
+
+def _parts(found: whys.Why) -> RenderableType:
+    """What each backend's fastest case spends its time on."""
+    table = Table(
+        title=f"why, us at {units.size(found.row.nbytes)}", title_justify="left", box=box.SIMPLE_HEAD
+    )
+    table.add_column("case")
+    for name in ("measured", *found.parts):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("assumed")
+    for a in found.apart:
+        cells = [units.number(a.gap.measured.value), *(a.us(name) for name in found.parts)]
+        table.add_row(a.label, *cells, a.gap.assumed)
+    return table
 
 
 def _floor_lines(row: Row) -> list[str]:

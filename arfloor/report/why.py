@@ -1,0 +1,152 @@
+"""Why latencies miss the floor, what to do next, and where the best choice changes: one section, in words.
+
+The pure parts are `arfloor.core.gap`, `nccl_picks` and `crossing`; here they are asked about what a
+section holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from arfloor.core import units
+from arfloor.core.cases import Primitive, Result
+from arfloor.core.choose import Crossover
+from arfloor.core.crossing import measured_crossovers
+from arfloor.core.gap import ChoiceCost, Gap, Lever, choice_cost, next_lever, why_gap
+from arfloor.core.outlook import crossing
+from arfloor.core.verdict import is_correct, ratio_span
+from arfloor.report import phrases
+from arfloor.report.model import HEADLINE_NBYTES, Row, Section
+from arfloor.report.series import Series, series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """One result and its parts."""
+
+    result: Result
+    gap: Gap
+
+    @property
+    def label(self) -> str:
+        return phrases.label(self.result.case)
+
+    def us(self, name: str) -> str:
+        """One part in us; empty where it has none. `unexplained` has its interval."""
+        for t in self.gap.terms:
+            if t.name == name:
+                if name != "unexplained":
+                    return units.number(t.us.value)
+                return f"{units.number(t.us.value)} [{units.number(t.us.lo)}, {units.number(t.us.hi)}]"
+        return ""
+
+
+PARTS = ("launch", "hops", "wire", "additions", "protocol", "channels", "unexplained")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """At the size nearest to the headline: parts of the default and of each backend's fastest, the lever.
+
+    `choices`: what NCCL chose by size against the best of its own settings, where its log was read.
+    `crossovers`: where the fastest of the named implementations changes.
+    """
+
+    row: Row
+    default: Apart | None
+    apart: tuple[Apart, ...]
+    lever: Lever | None
+    choices: tuple[ChoiceCost, ...]
+    crossovers: tuple[Crossover, ...]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts that any of the results has."""
+        have = {t.name for a in self.apart for t in a.gap.terms}
+        return tuple(p for p in PARTS if p in have)
+
+
+def why(section: Section, primitives: Sequence[Primitive], drawn: Sequence[Series] | None = None) -> Why:
+    """Everything about one section. `drawn`: its series, where they are fitted already."""
+    row = section.nearest(HEADLINE_NBYTES)
+    correct = [r for r in row.results if is_correct(r)]
+    default = row.verdict.default if row.verdict.default in correct else None
+    fastest: dict[str, Result] = {}
+    for r in correct:  # by rising latency
+        fastest.setdefault(r.case.backend, r)
+    wanted = [r for r in (default, *fastest.values()) if r is not None]
+    unique = list({r.case.id: r for r in wanted}.values())
+    apart = [
+        Apart(result=r, gap=gap)
+        for r in unique
+        if (gap := why_gap(r, primitives, siblings=correct)) is not None
+    ]
+    own = next((a for a in apart if a.result is default), None)
+    lever = None
+    if default is not None and row.verdict.status in ("switch", "gap"):
+        lever = next_lever(default, correct, own.gap if own else None, advice=phrases.how_to_get)
+    fits = {s.label: s.fit for s in (drawn if drawn is not None else series(section)) if s.fit is not None}
+    return Why(
+        row=row,
+        default=own,
+        apart=tuple(apart),
+        lever=lever,
+        choices=_choices(section),
+        crossovers=measured_crossovers(fits),
+    )
+
+
+def sum_of_parts(apart: Apart) -> str:
+    """`41.6 us = 1.30 launch + 7.08 wire + ... + 10.4 unexplained`; says what had to be assumed."""
+    ran = apart.result.ran
+    what = {
+        "protocol": ran.protocol if ran and ran.protocol else "",
+        "channels": next((t.source for t in apart.gap.parts if t.name == "channels"), ""),
+        "unexplained": "the parts claim too much" if apart.gap.unexplained.value < 0 else "",
+    }
+    text = f"{units.us(apart.gap.measured.value)} ="
+    what["channels"] = what["channels"].replace(" channels", "")
+    for number, t in enumerate(t for t in apart.gap.terms if abs(t.us.value) >= 0.0005):
+        sign = "-" if t.us.value < 0 else "+" if number else ""
+        note = f" ({what[t.name]})" if what.get(t.name) else ""
+        text += f"{' ' + sign if sign else ''} {units.number(abs(t.us.value))} {t.name}{note}"
+    return f"{text} ({apart.gap.assumed})" if apart.gap.assumed else text
+
+
+def _choices(section: Section) -> tuple[ChoiceCost, ...]:
+    found = []
+    for row in section.rows:
+        default = row.verdict.default
+        if default is not None and is_correct(default) and default.ran and default.ran.algorithm:
+            cost = choice_cost(default, [r for r in row.results if is_correct(r)])
+            found += [cost] if cost else []
+    return tuple(found)
+
+
+def choices_line(choices: Sequence[ChoiceCost]) -> str:
+    """`NCCL's own choice: RING/LL 1ch at 8 KiB (its best), ... (RING/LL 16ch is 1.37x faster at 256 KiB)`."""
+    if not choices:
+        return ""
+    said = []
+    for chosen, members in groupby(choices, key=lambda c: c.chosen):
+        run = list(members)
+        worst = max(run, key=lambda c: c.ratio.value)
+        sizes = units.size(run[0].nbytes)
+        sizes += f" to {units.size(run[-1].nbytes)}" if len(run) > 1 else ""
+        surely = worst.ratio.lo > 1.02
+        verdict = (
+            f"its {worst.best} is {ratio_span(worst.ratio)} faster at {units.size(worst.nbytes)}"
+            if surely
+            else "no setting of its own is surely faster"
+        )
+        if surely and worst.expected_us:
+            verdict += f", where NCCL expects {units.us(worst.expected_us)} of its choice"
+        said.append(f"{chosen} at {sizes} ({verdict})")
+    return f"NCCL's own choice: {'; '.join(said)}"
+
+
+def crossing_lines(found: Sequence[Crossover]) -> list[str]:
+    """A sentence a crossover."""
+    return [crossing(c) for c in found]
