@@ -22,6 +22,11 @@ BUILTIN: dict[str, tuple[str, tuple[str, ...]]] = {
     "mscclpp": ("arfloor.backends.mscclpp:Mscclpp", ("cuda",)),
     "torch_symm": ("arfloor.backends.torch_symm:TorchSymm", ("cuda",)),
     "nccl_symm": ("arfloor.backends.nccl_symm:NcclSymm", ("cuda",)),
+    "vllm": ("arfloor.backends.vllm_custom:VllmCustom", ("cuda",)),
+    "sglang": ("arfloor.backends.vllm_custom:SglangCustom", ("cuda",)),
+    "flashinfer": ("arfloor.backends.flashinfer:FlashInfer", ("cuda",)),
+    "tensorrt_llm": ("arfloor.backends.engine_gates:TensorRtLlm", ("cuda",)),
+    "b12x": ("arfloor.backends.engine_gates:B12x", ("cuda",)),
 }
 
 # what a run measures that names no backends: what users get, and ours. The other libraries are in the

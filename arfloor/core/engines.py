@@ -11,7 +11,7 @@ from itertools import permutations
 from typing import Literal
 
 from arfloor.core.box import Box, GpuFacts, Pair
-from arfloor.core.cases import record
+from arfloor.core.cases import Machine, record
 
 Outcome = Literal["usable", "refused", "unknown"]
 
@@ -90,8 +90,11 @@ def _ok(status: str | None) -> bool | None:
 
 @record
 class _Gate:
+    """`code`: the reason (`arfloor.core.reasons`) of a case that it refuses."""
+
     holds: Callable[[_View], bool | None]
     needs: str
+    code: str = "prepare_failed"
 
 
 @record
@@ -106,16 +109,17 @@ class _Implementation:
 
 def _worlds(*allowed: int) -> _Gate:
     listed = ", ".join(map(str, allowed[:-1])) + f" or {allowed[-1]}" if len(allowed) > 1 else str(allowed[0])
-    return _Gate(holds=lambda v: v.world in allowed, needs=f"{listed} ranks")
+    return _Gate(holds=lambda v: v.world in allowed, needs=f"{listed} ranks", code="world_size")
 
 
-_P2P = _Gate(holds=lambda v: v.p2p, needs="peer access (read and write) between all GPUs")
-_NVLINK = _Gate(holds=lambda v: v.nvlink, needs="NVLink between all GPUs")
+_P2P = _Gate(holds=lambda v: v.p2p, needs="peer access (read and write) between all GPUs", code="needs_p2p")
+_NVLINK = _Gate(holds=lambda v: v.nvlink, needs="NVLink between all GPUs", code="needs_nvlink")
 _NVLINK_OVER_TWO = _Gate(
     holds=lambda v: True if v.world == 2 else v.nvlink,
     needs="NVLink between all GPUs when there are more than two",
+    code="needs_nvlink",
 )
-_MULTICAST = _Gate(holds=lambda v: v.multicast, needs="NVLink multicast")
+_MULTICAST = _Gate(holds=lambda v: v.multicast, needs="NVLink multicast", code="needs_multicast")
 _TORCH_MULTICAST = _Gate(
     holds=lambda v: v.env("TORCH_SYMM_MEM_DISABLE_MULTICAST") not in ("1", "true", "TRUE"),
     needs="TORCH_SYMM_MEM_DISABLE_MULTICAST not set",
@@ -216,6 +220,7 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
             _Gate(
                 holds=lambda v: v.capability((9, 0), (10, 0), (10, 3), (10, 7)),
                 needs="compute capability 9.0, 10.0, 10.3 or 10.7",
+                code="compute_capability",
             ),
             _MULTICAST,
             _TORCH_MULTICAST,
@@ -232,6 +237,7 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
             _Gate(
                 holds=lambda v: v.capability((9, 0), (10, 0), (10, 3), (10, 7)),
                 needs="compute capability 9.0, 10.0, 10.3 or 10.7",
+                code="compute_capability",
             ),
             _HANDLES,
             _GDR,
@@ -267,6 +273,7 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
                     lambda g: None if g.compute_capability is None else g.compute_capability[0] in (9, 10)
                 ),
                 needs="compute capability 9.x or 10.x",
+                code="compute_capability",
             ),
             _MULTICAST,
             _TORCH_MULTICAST,
@@ -323,6 +330,22 @@ _IMPLEMENTATIONS: tuple[_Implementation, ...] = (
         source="NVIDIA/TensorRT-LLM cpp/tensorrt_llm/thop/allreduceOp.cpp ifFallbackToNCCL, 01e2c361",
     ),
     _Implementation(
+        engine="b12x",
+        name="PCIe all-reduce",
+        gates=(
+            _worlds(2, 4, 6, 8, 12, 16),
+            _P2P,
+            _Gate(
+                holds=lambda v: v.capability((12, 0)),
+                needs="compute capability 12.0 (the package is for SM120)",
+                code="compute_capability",
+            ),
+        ),
+        then="whatever the engine falls back to",
+        enable="b12x.comm.pcie.pcie_allreduce.PCIeAllReduce.from_process_group",
+        source="lukealonso/b12x b12x/comm/pcie/pcie_allreduce.py, 22418b69",
+    ),
+    _Implementation(
         engine="MSCCL++",
         name="packet and all-pair kernels",
         gates=(_P2P,),
@@ -359,6 +382,53 @@ def engine_table(box: Box) -> tuple[EngineUse, ...]:
     count = len(box.gpus)
     worlds = sorted({w for w in (2, 4, 8, count) if 2 <= w <= count})
     return tuple(_use(i, _View(box, w)) for w in worlds for i in _IMPLEMENTATIONS)
+
+
+def refusal(engine: str, implementation: str, machine: Machine, world: int) -> tuple[str, str] | None:
+    """(reason code, sentence) of the gate that refuses an implementation on a run's machine; None: usable as
+    far as the run knows. Gates on what a run does not know (handle types, say) refuse nothing here.
+
+    Raises KeyError on a name that the table does not have.
+    """
+    row = next((i for i in _IMPLEMENTATIONS if (i.engine, i.name) == (engine, implementation)), None)
+    if row is None:
+        raise KeyError(f"{engine} {implementation}: not in the table of engines")
+    view = _View(_box_of(machine, world), world)
+    for gate in row.gates:
+        if gate.holds(view) is False:
+            return gate.code, f"{engine} {implementation} needs {gate.needs} ({row.source})"
+    return None
+
+
+def _box_of(machine: Machine, world: int) -> Box:
+    """A machine's facts as a box: GPUs alike, every pair alike."""
+    told = machine.facts.get("p2p")
+    status = None if told is None else "OK" if told else "NS"
+    nvlink = machine.facts.get("nvlink")
+    forbidden = machine.facts.get("multicast_forbidden")
+    ids = [f"gpu{rank}" for rank in range(world)]
+    return Box(
+        source="run",
+        gpus=tuple(
+            GpuFacts(
+                id=name,
+                compute_capability=machine.compute_capability,
+                multicast=False if forbidden else None,
+            )
+            for name in ids
+        ),
+        pairs=tuple(
+            Pair(
+                a=a,
+                b=b,
+                nvlinks=1 if nvlink else 0,
+                relation=None if nvlink is None else "SYS",
+                read=status,
+                write=status,
+            )
+            for a, b in permutations(ids, 2)
+        ),
+    )
 
 
 def _use(implementation: _Implementation, view: _View) -> EngineUse:

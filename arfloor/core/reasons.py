@@ -14,6 +14,7 @@ REASONS: dict[str, str] = {
     "prepare_failed": "the library refused to set it up",
     "raised": "it raised an error while running",
     "not_installed": "the package it needs is not installed",
+    "not_measured": "arfloor knows its conditions, but does not run it",
     "needs_gpu": "it needs GPUs",
     "needs_p2p": "it needs peer access between the GPUs",
     "needs_nvlink": "it needs NVLink between the GPUs",

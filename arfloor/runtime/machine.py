@@ -30,6 +30,11 @@ _PACKAGES = (
     "nvidia-nccl-cu12",
     "nvidia-nccl-cu13",
     "mscclpp",
+    "vllm",
+    "sglang",
+    "flashinfer-python",
+    "tensorrt-llm",
+    "b12x",
 )
 
 

@@ -47,7 +47,7 @@ def test_two_nvlinked_gpus_with_multicast():
     facts = {"nvlinks": 18, "relation": None, "multicast": True, "cc": (9, 0)}
     table = engine_table(box(2, handles=("posix_fd", "fabric", "gpu_direct_rdma_vmm"), **facts))
     refused = [(u.engine, u.implementation) for u in table if u.outcome != "usable"]
-    assert refused == [("SGLang", "MSCCL++")]
+    assert refused == [("SGLang", "MSCCL++"), ("b12x", "PCIe all-reduce")]
     off = engine_table(box(2, env=(("NCCL_NVLS_ENABLE", "0"),), **facts))
     assert row(off, "NCCL", "NVLS", 2).gate == "needs NCCL_NVLS_ENABLE not set to 0"
 
