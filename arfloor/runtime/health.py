@@ -71,12 +71,20 @@ def marks_of(readings: Sequence[Reading]) -> tuple[str, ...]:
 
 
 def moved(before: LinkBytes, after: LinkBytes, operations: int) -> dict[str, float]:
-    """Bytes an operation by counter, for the counters present in both. Pure."""
+    """Bytes an operation by counter, for the counters present in both. Pure.
+
+    NVML says of the PCIe counters that they may wrap; they do at 2^32, after which a reading is the
+    smaller one. So at most 4 GiB may pass between the two readings.
+    """
     if operations < 1:
         raise ValueError(f"moved: expected at least one operation, got {operations}")
     names = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
     pairs = {name: (getattr(before, name), getattr(after, name)) for name in names}
-    return {n: (b - a) / operations for n, (a, b) in pairs.items() if a is not None and b is not None}
+    return {
+        n: (b - a if b >= a or not n.startswith("pcie") else b - a + 2**32) / operations
+        for n, (a, b) in pairs.items()
+        if a is not None and b is not None
+    }
 
 
 @lru_cache(maxsize=1)
@@ -141,7 +149,7 @@ def read(ordinal: int) -> Reading:
 
 
 def link_bytes(ordinal: int) -> LinkBytes:
-    """Byte counters of a device's links. Counters are 64 bits on data centre cards; None elsewhere."""
+    """Byte counters of a device's links; None where a card has none."""
     nvml, gpu = _nvml(), _handle(ordinal)
     if nvml is None or gpu is None:
         return LinkBytes()

@@ -7,12 +7,14 @@ import time
 from typing import Any
 
 from arfloor.core.cases import Case
-from arfloor.core.traffic import sentence, traffic_mark
+from arfloor.core.traffic import expected_nbytes, sentence, traffic_mark
 from arfloor.runtime import health
 
 # the size that is checked: large enough to stand out of a launch's own bytes, and decode's own
 NBYTES = 262_144
 RUN_S = 0.25
+# between two readings; the PCIe counters wrap at 4 GiB (see `health.moved`)
+MOST_BYTES = 2**31
 # counters are refreshed at intervals
 SETTLE_S = 0.1
 
@@ -25,11 +27,13 @@ def wanted(case: Case, launch: int) -> bool:
 def count(bench: Any, case: Case, timer: Any, us: float) -> tuple[str | None, str]:
     """(mark or None, what the counters saw) on this rank.
 
-    Every rank runs the case's captured chain for about RUN_S at once; `us` is the case's latency, known
+    Every rank runs the case's captured chain for at most RUN_S at once; `us` is the case's latency, known
     on every rank alike. Nothing is exchanged here, so a rank that raises leaves none waiting.
     """
     ordinal = int(bench.device.partition(":")[2])
-    replays = max(1, math.ceil(RUN_S * 1e6 / max(us, 1.0) / timer.chained))
+    _, most = expected_nbytes(case.path, case.world, case.nbytes)
+    operations = min(RUN_S * 1e6 / max(us, 1.0), MOST_BYTES / most)
+    replays = max(1, math.floor(operations / timer.chained))
     time.sleep(SETTLE_S)
     before = health.link_bytes(ordinal)
     timer.repeat(replays)

@@ -228,3 +228,9 @@ def test_probe_kernels_compile_for_every_architecture(
     for arch in jit.ARCHS:
         cubin = jit.compile_cubin(jit.read_sources(file), arch=arch, defines=defines, name=file)
         assert cubin[:4] == b"\x7fELF"
+
+
+def test_a_pcie_counter_that_wrapped_still_counts() -> None:
+    before = LinkBytes(pcie_tx=2**32 - 1000, pcie_rx=0, nvlink_tx=5)
+    after = LinkBytes(pcie_tx=3000, pcie_rx=8000, nvlink_tx=5)
+    assert moved(before, after, 4) == {"pcie_tx": 1000.0, "pcie_rx": 2000.0, "nvlink_tx": 0.0}
