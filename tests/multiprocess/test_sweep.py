@@ -227,7 +227,7 @@ def wait_for_gone(out, seconds=20):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_and_reports_what_is_done(tmp_path, recipe, number):
     out = tmp_path / "run"
-    process = begin([recipe, "--out", out, "--budget", "60"], tmp_path)
+    process = begin([recipe, "--out", out, "--budget", "16"], tmp_path)
     wait_for(lambda: records(out) >= 1, process)
     begun = time.monotonic()
     os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
