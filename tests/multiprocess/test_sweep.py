@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from arfloor import rundir
+from arfloor.core.judgement import judge_all
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -97,6 +98,10 @@ def test_smoke_with_gloo_and_mpi_measures_verifies_and_reports(tmp_path):
     assert mpi
     assert {r.status for r in mpi} <= {"ok", "unsupported"}
     assert {p.kind for p in run.primitives} == {"pingpong", "stream", "reduce"}
+    for group in judge_all(run.results, run.primitives):
+        bound = group.floor.bound.lo
+        assert 0 < bound <= group.floor.attainable.value
+        assert all(r.latency.hi >= bound for r in group.results if r.status == "ok")
     assert len(run.manifest.blocks_done) == len(run.records)
     assert run.manifest.failures == ()
     assert {s.rank for s in run.samples} == {0, 1}
