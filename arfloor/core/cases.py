@@ -314,7 +314,10 @@ class BlockRecord:
 
 @record
 class Manifest:
-    """What a run is: written when it starts, rewritten as blocks complete."""
+    """What a run is: written when it starts, rewritten as blocks complete.
+
+    `notes`: what a reader must know of it, one sentence each.
+    """
 
     schema: int
     run_id: str
@@ -330,3 +333,4 @@ class Manifest:
     git: str | None = None
     blocks_done: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -99,5 +99,6 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("source", manifest.git or ""),
         ("blocks done", str(len(manifest.blocks_done))),
         ("failures noted", "; ".join(manifest.failures)),
+        ("notes", "; ".join(manifest.notes)),
     ]
     return [(name, value) for name, value in rows if value]

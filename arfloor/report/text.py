@@ -48,6 +48,7 @@ def _heading(report: Report) -> RenderableType:
         f"arfloor: {report.box}",
         f"run {manifest.run_id}, started {manifest.started}, {manifest.launches} launches, {report.origin}",
         phrases.versions(manifest),
+        *(f"note: {note}" for note in manifest.notes),
     ]
     return Text("\n".join(line for line in lines if line))
 
