@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import maximum_flow
 
 from arfloor.core.cases import DType, Edge, Estimate, Mode, Path, record
 from arfloor.core.floor import Floor, Term, Terms
-from arfloor.core.intervals import exact, product, smallest, total
+from arfloor.core.intervals import exact, largest, product, smallest, total
 from arfloor.core.nccl_model import nccl_pick, nccl_table
 from arfloor.core.patterns import HOST, PEER, Model, Timing, phases
 from arfloor.core.rig import End, Rig, select
@@ -246,7 +246,8 @@ def predict(
     dtype: DType = "bfloat16",
     mode: Mode = "graph",
 ) -> Prediction:
-    """Bound, attainable, NCCL by NCCL's formula and our kernels, with intervals, all predicted.
+    """Bound, attainable, NCCL by NCCL's formula (no faster than attainable) and our kernels, with
+    intervals, all predicted.
 
     `ranks` names GPUs, else the first `world` take part. Raises ValueError for what the box does not have.
     """
@@ -255,6 +256,8 @@ def predict(
     floor = predict_floor(rig, ranks=chosen, path=way, nbytes=nbytes, dtype=dtype, mode=mode)
     kernels, algorithm = _kernels(rig, chosen, way, nbytes, mode)
     nccl, choice = predict_nccl(rig, len(chosen), nbytes) if _pcie(rig, way) else (None, "")
+    if nccl is not None:  # its formula knows no memory and no pattern: it may promise what no schedule can
+        nccl = largest([nccl, floor.attainable])
     return Prediction(
         rig=rig.name,
         ranks=chosen,

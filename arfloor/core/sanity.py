@@ -12,10 +12,12 @@ from typing import Any
 from arfloor.core.cases import SCHEMA_VERSION, BlockRecord, Case, Estimate, Manifest, Primitive, Samples
 
 LEAST, MOST = 1e-9, 1e12
-"""Of a latency in us (a femtosecond, eleven days) or of a rate in GB/s."""
+"""Of the value of a latency in us (a femtosecond, eleven days) or of a rate in GB/s."""
 
 MOST_RANKS = 65536
 MOST_BYTES = 1 << 50
+
+_NOTHING, _ALL = 1e-60, 1e60  # two launches that disagree give an honest interval of many orders
 
 _UNITS = {"pingpong": "us", "launch": "us", "stream": "GB/s", "reduce": "GB/s"}
 
@@ -90,7 +92,9 @@ def _manifest(manifest: Manifest) -> str | None:
 def _estimate(estimate: Estimate, unit: str) -> str | None:
     if estimate.unit != unit:
         return f"expected a value in {unit}, found {ascii(estimate.unit)[:40]}"
-    if not LEAST <= estimate.lo <= estimate.value <= estimate.hi <= MOST:
+    if not (
+        LEAST <= estimate.value <= MOST and _NOTHING < estimate.lo <= estimate.value <= estimate.hi < _ALL
+    ):
         found = f"{estimate.lo:g}, {estimate.value:g}, {estimate.hi:g} {unit}"
         return f"expected 0 < lo <= value <= hi, found {found}"
     return None

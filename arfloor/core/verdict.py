@@ -226,8 +226,10 @@ def _status(
         return "no_data", "no_default"
     if comparison and comparison.answer == "faster":
         return "switch", "best_beats_default"
-    # `slower` contradicts the medians that made the candidate the best: as open as `undecided`
-    if comparison and comparison.answer in ("undecided", "slower"):
+    # it was the faster one by the medians that made it the best: as open as can be
+    if comparison and comparison.answer == "slower":
+        return "undecided", "medians_disagree"
+    if comparison and comparison.answer == "undecided":
         return "undecided", comparison.reason if comparison.reason in REASONS else "interval_meets_band"
     if floor is None or left is None:
         return "no_data", "no_floor"
@@ -333,6 +335,9 @@ def doubt(v: Verdict) -> str:
     lo, hi = v.decided_on or (v.headroom_now.lo, v.headroom_now.hi)
     level = "99" if v.decided_on else "95"
     interval = f"[{units.ratio(lo)[:-1]}, {units.ratio(hi)[:-1]}]"
+    if v.reason == "medians_disagree":
+        how = "unpaired" if v.pairing in (None, "unpaired") else f"{v.pairing} by {v.pairing}"
+        return f"faster by its medians, but compared {how} the default takes {now} {interval} of its time"
     if v.reason == "aa_spread" and v.band is not None:
         return (
             f"{now} faster, but two measurements of one case differ by up to {units.ratio(1 + v.band)} here"

@@ -41,11 +41,16 @@ def of_topology(name: str, world: int | None = None, way: Way | None = None) -> 
 def _measured_or_predicted(
     run: Run, described: Rig | None, world: int | None, way: Way | None
 ) -> model.Report | Outlook:
+    _check(world)
     report = model.build(run)
     kept = tuple(s for s in report.sections if world in (None, s.world) and way in (None, s.path))
     if kept or (world is None and way is None):
         return replace(report, sections=kept)
-    asked = world or max((s.world for s in report.sections), default=run.manifest.machine.world)
+    asked = (
+        world
+        if world is not None
+        else max((s.world for s in report.sections), default=run.manifest.machine.world)
+    )
     refusals = []
     own, why = _rig_of(run)
     refusals += [why] if why else []
@@ -75,10 +80,16 @@ def _rig_of(run: Run) -> tuple[Rig | None, str]:
 def _predict(rig: Rig, source: str, world: int | None, way: Way | None) -> Outlook:
     from arfloor.core.outlook import outlook
 
+    _check(world)
     try:
-        return outlook(rig, world=world or len(rig.gpus), path=way, source=source)
+        return outlook(rig, world=len(rig.gpus) if world is None else world, path=way, source=source)
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _check(world: int | None) -> None:
+    if world is not None and world < 2:
+        raise InputError(f"--world {world}: expected the number of ranks, 2 or more")
 
 
 def _nothing(report: model.Report, world: int | None, way: Way | None, refusals: list[str]) -> str:

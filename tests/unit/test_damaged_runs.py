@@ -122,6 +122,19 @@ def test_latencies_and_rates_that_cannot_be_are_dropped(run, value, lo, hi, unit
     assert main(["report", str(run)]) == 0
 
 
+def test_an_interval_of_many_orders_is_honest_and_kept(run):
+    """Two launches that disagree tenfold say little: one degree of freedom makes such intervals."""
+    wide = {"value": 1957.96, "lo": 5.7e-15, "hi": 6.7e20, "n": 6, "unit": "us"}
+    rewrite(run / "results.jsonl", of_results(lambda r: r["latency"] and r.update(latency=wide)))
+    for file in run.glob("samples-*"):
+        file.unlink()
+    loaded = rundir.load(run)
+    assert loaded.warnings == ()
+    assert all(r.latency.hi == 6.7e20 for r in loaded.results if r.status == "ok")
+    for format in ("text", "json", "md"):
+        assert main(["report", str(run), "--format", format]) == 0
+
+
 def test_many_dropped_lines_are_counted_not_listed(run):
     (run / "results.jsonl").write_text('{"a": 1}\n' * 500)
     assert len(rundir.load(run).warnings) < 20

@@ -2,8 +2,11 @@
 
 import pytest
 
+from arfloor import library
 from arfloor import topologies_io as io
+from arfloor.cli import main
 from arfloor.core.outlook import outlook
+from arfloor.core.predict import predict
 
 SIZES = (4096, 262144)
 
@@ -43,3 +46,22 @@ def test_all_gpus_leave_no_choice():
     assert got.groups == ()
     with pytest.raises(ValueError, match="world of 2 to 2"):
         outlook(io.find("rtx-4090-x2-no-p2p").rig, world=3)
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_nothing_is_predicted_faster_than_attainable_nor_that_than_the_bound(name):
+    rig = library.box(name).rig
+    if rig is None:
+        return
+    for size in (1024, 262144, 1 << 22, 1 << 26):
+        found = predict(rig, world=2, nbytes=size)
+        assert found.floor.bound.value <= found.floor.attainable.value
+        for e in (found.kernels, *([found.nccl] if found.nccl else [])):
+            assert found.floor.attainable.value <= e.value * (1 + 1e-12)
+            assert e.lo <= e.value <= e.hi
+
+
+@pytest.mark.parametrize("world", ["0", "1", "-1"])
+def test_a_world_that_is_none_is_refused_not_taken_for_all(world, capsys):
+    assert main(["report", "--topology", "rtx-4090-x4-no-p2p", "--world", world]) == 2
+    assert f"--world {world}: expected the number of ranks, 2 or more" in capsys.readouterr().err

@@ -130,7 +130,9 @@ def test_an_answer_against_the_medians_stays_open():
     def contradicts(default, candidate):
         return replace(compare_unpaired(default, candidate), answer="slower")
 
-    assert judge((result(20), tuned(15)), floor_at(10), contradicts).status == "undecided"
+    verdict = judge((result(20), tuned(15)), floor_at(10), contradicts)
+    assert (verdict.status, verdict.reason) == ("undecided", "medians_disagree")
+    assert "faster by its medians, but compared unpaired the default takes" in verdict.sentence
 
 
 @pytest.mark.parametrize(
