@@ -42,6 +42,9 @@ def command(
     table: Annotated[
         Literal["summary", "nccl-tests"], Parameter(help="Shape of the text tables.")
     ] = "summary",
+    worth: Annotated[
+        str | None, Parameter(help="Also say what it is worth: model=NAME,tp=2,tok_s=32:800[,share=0.19@32].")
+    ] = None,
 ) -> None:
     """Show what a recorded run says: sizes, floors, verdicts, failures; or what a described box allows.
 
@@ -59,12 +62,13 @@ def command(
     from arfloor.report.model import Report
 
     shown = _subject(run, topology, world, path)
+    line = _worth(worth, format, run, topology, path)
     if isinstance(shown, Report):
         if format != "text" or table != "summary":  # the text has them among its lines
             warn(run or topology, shown.warnings)
-        sys.stdout.write(_measured(shown, format, table))
+        sys.stdout.write(_measured(shown, format, table, line))
     else:
-        sys.stdout.write(_predicted(shown, format, table))
+        sys.stdout.write(_predicted(shown, format, table, line))
     if figures is not None:
         for written in _figures(shown, figures):
             print(written, file=sys.stderr)
@@ -85,7 +89,20 @@ def _subject(run: Path | None, topology: str | None, world: int | None, path: Wa
     return subject.of_run(run, world, path)
 
 
-def _measured(report: Report, format: Format, table: str) -> str:
+def _worth(text: str | None, format: Format, run: Path | None, topology: str | None, path: Way | None) -> str:
+    """The line on what it is worth; empty unless asked for."""
+    if text is None:
+        return ""
+    if format not in ("text", "md"):
+        raise InputError(
+            f"--worth: expected --format text or md, found {format}; `arfloor whatif` has a JSON document"
+        )
+    from arfloor.report import worth
+
+    return worth.line(text, run=run, topology=topology, way=path)
+
+
+def _measured(report: Report, format: Format, table: str, worth: str) -> str:
     if format == "json":
         from arfloor.report import rows
 
@@ -93,7 +110,7 @@ def _measured(report: Report, format: Format, table: str) -> str:
     if format == "md":
         from arfloor.report import card
 
-        return card.render(report)
+        return card.render(report, worth)
     if format == "html":
         from arfloor.report import html
 
@@ -104,10 +121,10 @@ def _measured(report: Report, format: Format, table: str) -> str:
         return nccl_tests.render(report)
     from arfloor.report import text
 
-    return text.render(report, **_terminal())
+    return text.render(report, **_terminal()) + (f"\n{worth}\n" if worth else "")
 
 
-def _predicted(outlook: Outlook, format: Format, table: str) -> str:
+def _predicted(outlook: Outlook, format: Format, table: str, worth: str) -> str:
     if table == "nccl-tests":
         raise InputError("--table nccl-tests: expected a measured run, found a prediction; leave --table out")
     if format == "json":
@@ -117,14 +134,14 @@ def _predicted(outlook: Outlook, format: Format, table: str) -> str:
     if format == "md":
         from arfloor.report.predicted import card
 
-        return card.render(outlook)
+        return card.render(outlook, worth)
     if format == "html":
         from arfloor.report.predicted import html
 
         return html.render(outlook)
     from arfloor.report.predicted import text
 
-    return text.render(outlook, **_terminal())
+    return text.render(outlook, **_terminal()) + (f"\n{worth}\n" if worth else "")
 
 
 def _figures(shown: Report | Outlook, folder: Path) -> list[Path]:

@@ -16,15 +16,18 @@ MAX_LINES = 30
 _SIZES = (8_192, 65_536, 262_144, 1_048_576)
 
 
-def render(report: Report) -> str:
-    """The card as Markdown, at most `MAX_LINES` lines. Prints nothing that was not measured."""
+def render(report: Report, worth: str = "") -> str:
+    """The card as Markdown, at most `MAX_LINES` lines. Prints nothing that was not measured.
+
+    `worth`: a line on what it is worth (`arfloor.report.worth`).
+    """
     shown = report.headline()[:2]
     lines = [f"### arfloor: all-reduce floor of {report.box}", ""]
     if not shown:
         lines += ["**Nothing was measured and correct; no verdict.**", ""]
     for section in shown:
         lines += _section(section, report.primitives, alone=len(shown) == 1)
-    lines += _broken(report)
+    lines += [*([worth] if worth else []), *_broken(report)]
     lines.append(f"<sub>{_footnote(report, shown)}</sub>")
     return "\n".join(lines) + "\n"
 

@@ -11,7 +11,7 @@ MAX_LINES = 30
 _SIZES = (8_192, 65_536, 262_144, 1_048_576)
 
 
-def render(outlook: Outlook) -> str:
+def render(outlook: Outlook, worth: str = "") -> str:
     """The card. Every figure in it is predicted, which its first lines and its table say."""
     lines = [
         f"### arfloor: predicted all-reduce floor of {outlook.title}",
@@ -31,6 +31,7 @@ def render(outlook: Outlook) -> str:
         lines += [f"Which {outlook.world} GPUs (predicted, attainable at {at}): {best}.", ""]
     lines += [f"Note: {note}" for note in outlook.notes[:2]]
     lines += [""] if outlook.notes else []
+    lines += [worth, ""] if worth else []
     how = "Intervals: all its figures at their ends at once."
     lines.append(f"<sub>{phrases.basis(outlook)} {how} arfloor {__version__}</sub>")
     return "\n".join(lines) + "\n"

@@ -71,15 +71,11 @@ def from_topology(name: str, tp: int, way: Way | None = None) -> Latencies:
     """Latencies of a box of the library: its recorded run, else what its description predicts.
 
     Raises InputError naming the boxes there are, MissingInput when it cannot answer at `tp` ranks."""
-    if name in library.names(recorded=True):
-        return from_run_directory(library.recorded_run(name), tp, way)
-    folder = library.folder(name)
-    from arfloor.topologies_io import TopologyFileError, read
-
-    try:
-        return from_rig(read(folder / "topology.toml"), tp, way)
-    except TopologyFileError as error:
-        raise MissingInput(str(error)) from error
+    box = library.box(name)
+    if box.run is not None:
+        return from_run_directory(box.run, tp, way)
+    assert box.rig is not None  # a box has at least one of them
+    return from_rig(box.rig, tp, way)
 
 
 def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
