@@ -143,3 +143,23 @@ def test_an_engines_reduce_is_routed_for_what_we_take_and_given_back():
     assert coordinator.all_reduce(torch.zeros(2)).tolist() == [1.0, 1.0]
     with pytest.raises(AttributeError, match="no all_reduce"), route(object(), ours):
         pass
+
+
+def test_the_documented_decode_loop_is_short_and_speaks_of_what_exists():
+    import ast
+    from pathlib import Path
+
+    from arfloor.allreduce import AllReduce
+
+    text = (Path(__file__).parents[2] / "docs/allreduce.md").read_text()
+    loop = text.split("```python\n")[1].split("```")[0]
+    assert len([line for line in loop.splitlines() if line.strip()]) <= 30
+    called = {
+        node.attr
+        for block in text.split("```python\n")[1:]
+        for node in ast.walk(ast.parse(block.split("```")[0]))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "reduce"
+    }
+    assert called >= {"fused", "check", "close"}
+    made = vars(AllReduce).keys() | {"path", "why_not", "tables"}
+    assert called <= made
