@@ -83,8 +83,9 @@ def _write(file: Path, content: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written ({error.strerror}); give another place") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"{str(file)[:200]!r}: cannot be written ({why}); give another place") from error
 
 
 def _write_folder(folder: Path, box: Box) -> None:
@@ -93,7 +94,11 @@ def _write_folder(folder: Path, box: Box) -> None:
     from arfloor.report import box_svg
 
     try:
-        rig = rig_of(box, folder.resolve().name)
+        name = folder.resolve().name
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(folder)[:200]!r}: cannot be written ({error}); give another place") from error
+    try:
+        rig = rig_of(box, name)
     except BoxRigError as error:
         raise InputError(f"--write: no topology to write: {error}") from error
     _write(folder / topologies_io.FILE_NAME, topologies_io.dumps(rig))

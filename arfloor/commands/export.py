@@ -57,8 +57,9 @@ def command(
         return
     try:
         out.write_text(text)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror}); give another place") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"{str(out)[:200]!r}: cannot be written ({why}); give another place") from error
 
 
 def _text(loaded: Run, format: str, which: Which, path: Way | None, out: Path | None) -> str:

@@ -42,14 +42,23 @@ def command(
         What joins the GPUs, where the format does not say.
     """
     from arfloor.ingest.imported import Hints, write_run
-    from arfloor.ingest.outside import MAX_BYTES, decode, read_bounded
+    from arfloor.ingest.nccl_tests_text import MAX_WORLD
+    from arfloor.ingest.outside import MAX_BYTES, IngestError, decode, read_bounded
     from arfloor.ingest.runs import read_run
 
+    if world is not None and not 2 <= world <= MAX_WORLD:
+        raise IngestError(f"--world {world}: expected the number of ranks, 2 to {MAX_WORLD}")
     standard = str(file) == "-"
     text = decode(sys.stdin.buffer.read(MAX_BYTES + 1)) if standard else read_bounded(file)
     imported = read_run(text, Hints(path=path, world=world, link=link), format)
     name = "standard input" if standard else file.name
-    count = write_run(imported, out, source=name, started=_written(file, standard))
+    try:
+        count = write_run(imported, out, source=name, started=_written(file, standard))
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise IngestError(
+            f"--out {str(out)[:200]!r}: cannot be written ({why}); give a new folder"
+        ) from error
     for warned in imported.warned:
         print(f"{name}, {warned}", file=sys.stderr)
     for assumed in imported.assumed:

@@ -70,7 +70,13 @@ def command(
     else:
         sys.stdout.write(_predicted(shown, format, table, line))
     if figures is not None:
-        for written in _figures(shown, figures):
+        try:
+            drawn = _figures(shown, figures)
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            place = f"--figures {str(figures)[:200]!r}"
+            raise InputError(f"{place}: cannot be written ({why}); give another folder") from error
+        for written in drawn:
             print(written, file=sys.stderr)
 
 

@@ -131,22 +131,39 @@ def shape_from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
 
 def _integer(text: Mapping[str, Any], keys: tuple[str, ...], origin: str) -> int:
     for key in keys:
-        if isinstance(text.get(key), int):
+        if _whole(text.get(key)):
+            if not 1 <= text[key] <= _MOST:
+                found = "less" if text[key] < 1 else "more"
+                raise MissingInput(f"{origin}: expected {key!r} from 1 to {_MOST}, found {found}")
             return int(text[key])
+        if text.get(key) is not None:
+            raise MissingInput(
+                f"{origin}: expected a whole number for {key!r}, found {ascii(text[key])[:40]}"
+            )
     raise MissingInput(f"{origin}: expected the key {keys[0]!r}, found none; give a complete config.json")
 
 
+_MOST = 1 << 24  # of layers, experts or hidden elements: beyond any model
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _optional(text: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    return next((int(text[key]) for key in keys if isinstance(text.get(key), int)), 0)
+    return next((int(text[key]) for key in keys if _whole(text.get(key)) and 0 <= text[key] <= _MOST), 0)
 
 
 def _dense_layers(text: Mapping[str, Any], layers: int) -> int:
-    if isinstance(text.get("first_k_dense_replace"), int):
-        return int(text["first_k_dense_replace"])
+    if _whole(text.get("first_k_dense_replace")):
+        return int(min(max(text["first_k_dense_replace"], 0), layers))
     only = text.get("mlp_only_layers")
     if isinstance(only, list) and only:
-        return len(only)
-    step = text.get("decoder_sparse_step") or text.get("moe_layer_freq") or 1
+        return sum(layer in only for layer in range(layers))
+    each = text.get("moe_layer_freq")
+    if isinstance(each, list) and len(each) == layers:  # 1 where a layer has experts
+        return layers - sum(map(bool, each))
+    step = text.get("decoder_sparse_step") or each or 1
     return layers - layers // step if isinstance(step, int) and step > 1 else 0
 
 

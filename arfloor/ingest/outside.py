@@ -36,8 +36,9 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> str:
     try:
         with path.open("rb") as stream:
             data = stream.read(limit + 1)
-    except OSError as error:
-        raise IngestError(f"{path}: cannot be read ({error.strerror}); give a readable file") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise IngestError(f"{str(path)[:200]!r}: cannot be read ({why}); give a readable file") from error
     if len(data) > limit:
         raise IngestError(f"{path}: larger than {limit} bytes, which no such file is; give the right one")
     return decode(data)

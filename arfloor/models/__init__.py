@@ -56,9 +56,11 @@ def from_toml(text: str, name: str) -> ModelShape:
 
 def _from_config(path: Path) -> ModelShape:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise MissingInput(f"--model {path}: expected a readable config.json, found {error}") from error
     if not isinstance(config, dict):
         raise MissingInput(f"--model {path}: expected a JSON object, found a {type(config).__name__}")
-    return shape_from_config(config, name=str(config.get("_name_or_path") or path.parent.name or path.stem))
+    name = config.get("_name_or_path")
+    named = isinstance(name, str) and name.isprintable()
+    return shape_from_config(config, name=(named and name) or path.resolve().parent.name or path.stem)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from arfloor.core.verdict import is_correct, is_default
 from arfloor.core.whatif.curves import TableCurve, table_curve
 from arfloor.core.whatif.step import ATTAINABLE
 from arfloor.core.whatif.uncertainty import Input
+from arfloor.report.whatif import table
 from arfloor.rundir import Run, RunDirError, load
 
 if TYPE_CHECKING:
@@ -246,34 +246,8 @@ def from_csv(path: Path) -> Latencies:
 
     The first backend in the table is taken as the one in use. Raises MissingInput naming a column or
     line that is not as expected."""
-    try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
-    except (OSError, UnicodeDecodeError) as error:
-        raise MissingInput(f"--table {path}: expected a readable CSV file, found {error}") from error
-    points: dict[str, dict[int, Estimate]] = {}
-    for number, row in enumerate(rows, start=2):
-        backend, nbytes, estimate = _csv_row(path, number, row)
-        points.setdefault(backend, {})[nbytes] = estimate
-    if not points:
-        raise MissingInput(f"--table {path}: expected lines of backend,nbytes,us, found none")
+    points = table.read(path)
     curves = tuple(
         table_curve(b, list(p.items()), origin="measured", source=path.name) for b, p in points.items()
     )
     return Latencies(label=path.name, origin="measured", curves=curves, default=curves[0].backend)
-
-
-def _csv_row(path: Path, number: int, row: Mapping[str, str]) -> tuple[str, int, Estimate]:
-    missing = [c for c in ("backend", "nbytes", "us") if not row.get(c)]
-    if missing:
-        raise MissingInput(
-            f"--table {path} line {number}: {missing[0]} is missing; expected backend,nbytes,us"
-        )
-    try:
-        nbytes, us = int(row["nbytes"]), float(row["us"])
-        lo, hi = float(row.get("lo") or us), float(row.get("hi") or us)
-    except ValueError as error:
-        raise MissingInput(f"--table {path} line {number}: expected numbers, found {error}") from error
-    if nbytes < 1 or not 0 < lo <= us <= hi:
-        raise MissingInput(f"--table {path} line {number}: expected nbytes > 0 and 0 < lo <= us <= hi")
-    return row["backend"], nbytes, Estimate(value=us, lo=lo, hi=hi, n=1, unit="us")
