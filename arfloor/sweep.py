@@ -29,7 +29,6 @@ from arfloor import __version__, recipes, rundir
 from arfloor.backends import registry
 from arfloor.core import plan as planning
 from arfloor.core.cases import Machine
-from arfloor.core.judgement import judge_all
 from arfloor.core.recipe import BadInput, Recipe, check_groups, parse_groups
 from arfloor.runtime import machine as machines
 from arfloor.runtime.ranks import Ranks, StoreLost, place
@@ -309,24 +308,17 @@ def _report(root: Path, interrupted: bool) -> int:
     from arfloor import report
 
     run = rundir.load(root)
-    print(report.write(root))
+    judged, card = report.write_run(run)
+    print(card)
     print(f"run directory: {root}")
     statuses = [r.status for r in run.results]
-    impossible = _below_bound(run)
-    for line in impossible:
-        print(line, file=sys.stderr)
-    if "wrong" in statuses or impossible:
+    for f in judged.impossible:
+        print(f"arfloor: {f.label}, {f.mode}: {f.explanation}; {f.detail}", file=sys.stderr)
+    if "wrong" in statuses or judged.impossible:
         return WRONG
     if interrupted:
         return INTERRUPTED
     return OK if "ok" in statuses else NOTHING
-
-
-def _below_bound(run: rundir.Run) -> list[str]:
-    """One line for each correct result faster than the bound, which proves a probe or the timing wrong."""
-    judged = judge_all(run.results, run.primitives)
-    impossible = [r for group in judged for r in group.results if r.reason == "below_bound"]
-    return [f"arfloor: {r.case.label} at {r.case.nbytes} B, {r.case.mode}: {r.detail}" for r in impossible]
 
 
 if __name__ == "__main__":

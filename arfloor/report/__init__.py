@@ -9,7 +9,11 @@ Importing it needs neither torch nor matplotlib; plots and the page import what 
 from __future__ import annotations
 
 from os import PathLike
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arfloor.report.model import Report
+    from arfloor.rundir import Run
 
 
 def write(run_dir: str | PathLike[str]) -> str:
@@ -17,13 +21,18 @@ def write(run_dir: str | PathLike[str]) -> str:
 
     Raises `arfloor.rundir.RunDirError` (one line) when `run_dir` cannot be read.
     """
-    from arfloor.report import card, html, model, rows
     from arfloor.rundir import load
 
-    root = Path(run_dir)
-    report = model.build(load(root))
+    return write_run(load(run_dir))[1]
+
+
+def write_run(run: Run) -> tuple[Report, str]:
+    """As `write`, of a run that is loaded already. Returns the report and its Markdown card."""
+    from arfloor.report import card, html, model, rows
+
+    report = model.build(run)
     text = card.render(report)
-    (root / "report.json").write_text(rows.render(report))
-    (root / "report.md").write_text(text)
-    (root / "report.html").write_text(html.render(report))
-    return text
+    (run.path / "report.json").write_text(rows.render(report))
+    (run.path / "report.md").write_text(text)
+    (run.path / "report.html").write_text(html.render(report))
+    return report, text

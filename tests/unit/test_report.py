@@ -182,3 +182,22 @@ def test_shown_intervals():
     assert shown(12.21, 12.2, 12.3) == "12.2 ±0.09"
     assert shown(1284.0, 1270.0, 1297.0) == "1284 ±14"
     assert shown(100.0, 20.0, 130.0) == "100 [20.0, 130]"
+
+
+def test_a_sweep_ends_by_what_its_report_says(tmp_path, capsys):
+    sweep = pytest.importorskip("arfloor.sweep")
+    world = gpu_world(sizes=(262144,))
+    sound = replace(world, kinds=tuple(k for k in world.kinds if k.status == "ok"))
+    impossible = Kind(backend="kernel", variant="impossible", path="host", alpha_us=0.5, gbps=1e6)
+    worlds = {
+        sweep.OK: sound,
+        sweep.WRONG: replace(sound, kinds=(*sound.kinds, impossible)),
+        sweep.NOTHING: replace(sound, kinds=tuple(k for k in world.kinds if k.status == "failed")),
+    }
+    for code, made in worlds.items():
+        run = write_run(tmp_path / str(code), made)
+        assert sweep._report(run, interrupted=False) == code
+        told = capsys.readouterr()
+        assert told.out.startswith((run / "report.md").read_text())
+        assert ("kernel impossible, graph: it was faster than the bound" in told.err) == (code == sweep.WRONG)
+    assert sweep._report(write_run(tmp_path / "wrong", world), interrupted=False) == sweep.WRONG
