@@ -39,8 +39,13 @@ def records_of(run: rundir.Run, path: Way | None = None) -> list[BlockRecord]:
 
 
 def probes_of(run: rundir.Run, path: Way | None = None) -> list[Primitive]:
-    """The link probes of `path` (of all), and the cost of a graph node, which belongs to every path."""
-    return [p for p in run.primitives if path in (None, p.path) or p.kind == "launch"]
+    """The link probes of `path` (of all), and the cost of a graph node, which belongs to every path.
+
+    With `peer` stay those of host memory: software that may use peer access may go that way too, so the
+    bound allows for both.
+    """
+    ways = {path, "host"} if path == "peer" else {path}
+    return [p for p in run.primitives if path is None or p.path in ways or p.kind == "launch"]
 
 
 def rig(run: rundir.Run, path: Way | None = None, *, name: str | None = None) -> Rig:

@@ -34,6 +34,7 @@ def test_one_command_makes_a_box_of_the_library(whole, path, name, tmp_path, cap
     (after,) = build(kept).sections
     for old, new in zip(before.rows, after.rows, strict=True):
         assert (new.verdict.status, new.verdict.best.case) == (old.verdict.status, old.verdict.best.case)
+        assert (new.verdict.bound, new.verdict.attainable) == (old.verdict.bound, old.verdict.attainable)
         assert new.verdict.pairing == "unpaired"
     rig = topologies_io.read(folder / "topology.toml")
     assert (rig.name, rig.p2p) == (name, path == "peer")
