@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ for _name, (_target, _help) in COMMANDS.items():
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, or 2 for what the user can mend (one line on stderr)."""
+    if sys.stdout is None:  # `>&-`
+        return _refuse("expected an open standard output, found it closed; redirect it to a file")
+    _speak_utf8()
     try:
         result = app(
             list(sys.argv[1:] if argv is None else argv),
@@ -39,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_error=False,
             result_action="return_value",
         )
+        sys.stdout.flush()
     except InputError as error:
         return _refuse(str(error))
     except CycloptsError as error:
@@ -46,9 +51,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `arfloor report RUN | head`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (the interpreter flushes it at exit)
+        _forget_output()
         return 0
+    except OSError as error:  # a full disk behind standard output, a folder that may not be entered
+        _forget_output()
+        return _refuse(f"{error.filename or 'standard output'}: {error.strerror or error}")
     return result if isinstance(result, int) else 0
+
+
+def _speak_utf8() -> None:
+    """Files and pipes get UTF-8 in any locale; a terminal gets its own encoding, and `?` for the rest."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    if sys.stdout.isatty():
+        sys.stdout.reconfigure(errors="replace")
+    else:
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
+def _forget_output() -> None:
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (the interpreter flushes it at exit)
 
 
 def _refuse(message: str) -> int:

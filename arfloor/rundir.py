@@ -186,7 +186,7 @@ class Writer:
         """Write manifest.json atomically: a reader sees the old one or the new one."""
         temporary = self.root / "manifest.json.tmp"
         text = json.dumps(json.loads(to_json(manifest)), indent=1)
-        temporary.write_text(text + "\n")
+        temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(self.root / "manifest.json")
 
     def samples(self, rank: int, samples: Iterable[Samples]) -> None:
@@ -244,7 +244,7 @@ def drop_incomplete(path: str | os.PathLike[str], rank: int) -> None:
     samples = _read_lines(file, Samples, ignored)
     temporary = file.with_suffix(".tmp")
     kept = (to_json(s) + "\n" for s in samples if (s.case_id, s.launch) in complete)
-    temporary.write_text("".join(kept))
+    temporary.write_text("".join(kept), encoding="utf-8")
     temporary.replace(file)
 
 

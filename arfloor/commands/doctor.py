@@ -82,7 +82,7 @@ def _described(file: Path) -> tuple[Box, tuple[str, ...]]:
 def _write(file: Path, content: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
+        file.write_text(content, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(f"{str(file)[:200]!r}: cannot be written ({why}); give another place") from error

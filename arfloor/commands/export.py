@@ -56,7 +56,7 @@ def command(
         sys.stdout.write(text)
         return
     try:
-        out.write_text(text)
+        out.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(f"{str(out)[:200]!r}: cannot be written ({why}); give another place") from error

@@ -32,9 +32,9 @@ def load(name: str) -> dict[str, Any]:
     """
     file = Path(name)
     if name in shipped():
-        text = resources.files(__name__).joinpath(f"{name}.toml").read_text()
+        text = resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     elif file.is_file():
-        text = file.read_text(errors="replace")
+        text = file.read_text(encoding="utf-8", errors="replace")
     else:
         raise BadInput(
             f"recipe: {name!r} is neither a file nor a shipped recipe; choose from {', '.join(shipped())}, "

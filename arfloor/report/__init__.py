@@ -32,7 +32,7 @@ def write_run(run: Run) -> tuple[Report, str]:
 
     report = model.build(run)
     text = card.render(report)
-    (run.path / "report.json").write_text(rows.render(report))
-    (run.path / "report.md").write_text(text)
-    (run.path / "report.html").write_text(html.render(report))
+    (run.path / "report.json").write_text(rows.render(report), encoding="utf-8")
+    (run.path / "report.md").write_text(text, encoding="utf-8")
+    (run.path / "report.html").write_text(html.render(report), encoding="utf-8")
     return report, text

@@ -29,7 +29,7 @@ def main(folder: str) -> None:
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     for name, text in schemas().items():
-        (root / name).write_text(text)
+        (root / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The command line: what it prints, and one line with status 2 for what a user can mend."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -88,3 +89,25 @@ def test_python_dash_m_works_without_torch_matplotlib_or_cuda(run):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("### arfloor")
+
+
+def _shell(command):
+    command = f'"{sys.executable}" -m arfloor {command}'
+    env = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    return subprocess.run(command, shell=True, capture_output=True, env=env, check=False)
+
+
+def test_output_that_cannot_be_written_is_one_line(run):
+    closed = _shell(f'report "{run}" >&-')
+    assert (closed.returncode, closed.stderr.count(b"\n")) == (2, 1)
+    assert b"standard output" in closed.stderr
+    full = _shell(f'report "{run}" >/dev/full')
+    assert (full.returncode, full.stderr.count(b"\n")) == (2, 1)
+    assert b"standard output: No space left" in full.stderr
+
+
+def test_pipes_and_files_hold_utf8_in_any_locale(run, tmp_path):
+    told = _shell(f'report "{run}" --figures "{tmp_path}"')
+    assert told.returncode == 0, told.stderr
+    assert "±" in told.stdout.decode("utf-8")
+    assert list(tmp_path.glob("*.svg"))
