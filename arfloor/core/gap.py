@@ -103,11 +103,12 @@ def schedule_of(result: Result) -> tuple[Schedule, str]:
 
 
 def _shape(name: str) -> str | None:
-    words = re.sub(r"[\s_-]+", "", name)
+    parts = re.split(r"[\s_-]+", name)  # of our plans too: line512t64-one-33x512
+    words = "".join(parts)
     for key in ("ring", "tree", "island"):
         if key in words:
             return key
-    shot = next((f"{n}-shot" for n in ("one", "two") if f"{n}shot" in words), None)
+    shot = next((f"{n}-shot" for n in ("one", "two") if f"{n}shot" in words or n in parts), None)
     return f"{shot} staged" if shot and "staged" in words else shot
 
 
