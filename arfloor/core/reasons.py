@@ -40,7 +40,7 @@ REASONS: dict[str, str] = {
     "no_default": "the default was not measured",
     "no_best": "no correct case was measured",
     "no_floor": "no link primitives were measured, so no floor is known",
-    "predicted": "nothing was measured: every figure is predicted from a description of the box",
+    "predicted": "no latency was measured: every figure is predicted from a description of the box",
     # why a comparison is as it is
     "faster": "the whole interval lies below the band of equality",
     "slower": "the whole interval lies above the band of equality",

@@ -23,7 +23,7 @@ Line = list[tuple[int, Estimate]]
 
 _WIDTH = 8.6
 _CAPTION = (
-    "nothing was measured: bands are all figures of the description at their fast and slow ends; "
+    "no latency was measured: bands are all figures of the description at their fast and slow ends; "
     "dotted: bound; markers: published by others"
 )
 
