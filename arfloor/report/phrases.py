@@ -121,7 +121,8 @@ def _backend(case: Case) -> str:
     if case.backend == "mpi":
         return "MPI ranks (`mpiexec`, mpi4py) instead of gloo"
     if case.backend in ("peer", "host"):
-        return f"`arfloor.allreduce.AllReduce` (its kernel `{case.variant}` on path {case.backend})"
+        kernel = "" if case.variant == "auto" else f"its kernel `{case.variant}` on "
+        return f"`arfloor.allreduce.AllReduce` ({kernel}path {case.backend})"
     variant = "" if case.variant == "default" else f", variant `{case.variant}`"
     return f"backend `{case.backend}`{variant}"
 

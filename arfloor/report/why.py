@@ -126,25 +126,29 @@ def _choices(section: Section) -> tuple[ChoiceCost, ...]:
 
 
 def choices_line(choices: Sequence[ChoiceCost]) -> str:
-    """`NCCL's own choice: RING/LL 1ch at 8 KiB (its best), ... (RING/LL 16ch is 1.37x faster at 256 KiB)`."""
+    """`NCCL's own choice: RING/LL 1ch at 8 KiB, RING/LL 4ch at 16 KiB to 256 KiB; surely faster: its ...`.
+
+    For each choice the size at which another setting of its own gains most, where one surely does.
+    """
     if not choices:
         return ""
-    said = []
+    made, beaten = [], []
     for chosen, members in groupby(choices, key=lambda c: c.chosen):
         run = list(members)
-        worst = max(run, key=lambda c: c.ratio.value)
-        sizes = units.size(run[0].nbytes)
-        sizes += f" to {units.size(run[-1].nbytes)}" if len(run) > 1 else ""
-        surely = worst.ratio.lo > 1.02
-        verdict = (
-            f"its {worst.best} is {ratio_span(worst.ratio)} faster at {units.size(worst.nbytes)}"
-            if surely
-            else "no setting of its own is surely faster"
-        )
-        if surely and worst.expected_us:
-            verdict += f", where NCCL expects {units.us(worst.expected_us)} of its choice"
-        said.append(f"{chosen} at {sizes} ({verdict})")
-    return f"NCCL's own choice: {'; '.join(said)}"
+        made.append(f"{chosen} at {units.size(run[0].nbytes)}")
+        made[-1] += f" to {units.size(run[-1].nbytes)}" if len(run) > 1 else ""
+        surely = [c for c in run if c.ratio.lo > 1.02]
+        if surely:
+            worst = max(surely, key=lambda c: c.ratio.value)
+            expects = (
+                f", where NCCL expects {units.us(worst.expected_us)} of its choice"
+                if worst.expected_us
+                else ""
+            )
+            gain = f"{ratio_span(worst.ratio)} at {units.size(worst.nbytes)}{expects}"
+            beaten.append(f"its {worst.best}, {gain}")
+    rest = f"surely faster: {'; '.join(beaten)}" if beaten else "no other setting of its own is surely faster"
+    return f"NCCL's own choice: {', '.join(made)}; {rest}"
 
 
 def crossing_lines(found: Sequence[Crossover]) -> list[str]:

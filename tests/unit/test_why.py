@@ -62,8 +62,13 @@ def test_the_sentence_to_set_stands_in_text_card_and_page(gpu, host):
 def test_nccls_own_choice_is_set_against_its_best(gpu, host):
     line = choices_line(host.choices)
     assert "RING/LL 4ch at 1 KiB to 1 MiB" in line
-    assert "its RING/LL 16ch is" in line
+    assert "surely faster: its RING/LL 16ch, 1.4" in line
     assert "at 256 KiB" in line
+    alone = [
+        replace(c, best=c.chosen, ratio=Estimate(value=1, lo=1, hi=1, n=1, unit="ratio"))
+        for c in host.choices
+    ]
+    assert choices_line(alone).endswith("no other setting of its own is surely faster")
     assert line.split(";")[0] in " ".join(text.render(gpu, width=400).split())
     assert choices_line(()) == ""
 
