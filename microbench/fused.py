@@ -8,8 +8,11 @@ reduce and one kernel more, as our reduce and torch's two, and with NCCL in plac
 reduces bare. The slope over chained operations in a CUDA graph, the slowest rank of two or more, all forms
 interleaved. Every fused form is first compared with float64, and the ranks with each other.
 
-What to look for: the epilogue costs one store and one load through L2, so "fused" less "reduce" stays below
-a microsecond, where a kernel of its own costs two or three: less for its work than for being a kernel.
+"fused" lets rows lie across blocks and exchanges their sums through L2; "by row" gives a block whole rows and
+exchanges them through shared memory.
+
+What to look for: the epilogue costs about one such exchange, so "fused" less "reduce" is about a microsecond,
+where a kernel of its own costs two or three: less for its work than for being a kernel.
 `--rows 1,32` and `--plan NAME` choose sizes and the reduce's plan (default: tuned, about two seconds a size).
 """
 
@@ -28,14 +31,16 @@ import torch.distributed as dist
 from gpu_ranks import join
 
 from arfloor.backends import tune
-from arfloor.backends.fused import AddRmsNorm, FusedReducer, Rows
+from arfloor.backends.fused import AddRmsNorm, FusedReducer, RowReducer, Rows
 from arfloor.backends.ours import Reducer
+from arfloor.core.fused import by_row
 from arfloor.core.plans import parse
 from arfloor.core.statistics import median_estimate
 from arfloor.runtime.timing_gpu import FEW, MANY, Chain, barrier_for, slopes_us
 from arfloor.runtime.verify_norm import expected, wrong
 
 HIDDEN, EPS, SLOTS, REPLAYS = 4096, 1e-6, 4, 41
+FUSED = ("fused", "by row")
 Run = Callable[[int], None]
 
 
@@ -63,17 +68,23 @@ class Forms:
             "max_nbytes": nbytes,
         }
         self._reducer, self.fused = Reducer(**options), FusedReducer(**options)
+        multiprocessors = torch.cuda.get_device_properties(ranks.rank).multi_processor_count
+        whole = by_row(parse(plan), 2 * HIDDEN, rows, multiprocessors)
+        self._rows_plan = whole.name
+        self.by_row = RowReducer(**options | {"plan": whole})
         self._reduce = [
             self._reducer.bind(x.data_ptr(), y.data_ptr(), nbytes)
             for x, y in zip(self._x, self._y, strict=True)
         ]
         self._in_one = [self.fused.bind_rows(self._rows(i, self._x[i], rows)) for i in range(SLOTS)]
+        self._in_rows = [self.by_row.bind_rows(self._rows(i, self._x[i], rows)) for i in range(SLOTS)]
         norm = AddRmsNorm("bfloat16", ranks.rank)
         self._norm = [norm.bind(self._rows(i, self._y[i], rows)) for i in range(SLOTS)]
         self._norm_zeros = [norm.bind(self._rows(i, self._zeros[i], rows)) for i in range(SLOTS)]
         self.forms: dict[str, Run] = {
             "reduce": lambda i: self._reduce[i].launch(self._stream()),
             "fused": lambda i: self._in_one[i].launch(self._stream()),
+            "by row": lambda i: self._in_rows[i].launch(self._stream()),
             "reduce, norm": self._reduce_then_norm,
             "reduce, torch": self._reduce_then_torch,
             "norm": lambda i: self._norm[i].launch(self._stream()),
@@ -124,13 +135,13 @@ class Forms:
         self._nccl_alone(i)
         self._torch(i, self._zeros[i])
 
-    def check(self) -> tuple[float, int, bool]:
-        """(worst error over its bound, wrong elements, ranks equal) of the fused form, over all slots."""
+    def check(self, form: str) -> tuple[float, int, bool]:
+        """(worst error over its bound, wrong elements, ranks equal) of a fused form, over all slots."""
         worst, bad, digests = 0.0, 0, []
         for slot in range(SLOTS):
             self._residual[slot].copy_(self._before[slot])
             self._out[slot].fill_(float("nan"))
-            self.forms["fused"](slot)
+            self.forms[form](slot)
         for slot in range(SLOTS):
             tensors = (*self._terms[slot], self._before[slot], self._weight)
             numbers = [t.double().cpu().numpy() for t in tensors]
@@ -146,6 +157,7 @@ class Forms:
     def close(self) -> None:
         self._reducer.close()
         self.fused.close()
+        self.by_row.close()
 
 
 class One:
@@ -212,16 +224,22 @@ def main() -> None:
     for rows in rows_of:
         plan = chosen.plan or tuned(ranks, 2 * rows * HIDDEN)
         forms = Forms(ranks, rows, plan, nccl)
-        worst, bad, equal = forms.check()
+        checks = [forms.check(form) for form in FUSED]
+        worst, bad = max(c[0] for c in checks), sum(c[1] for c in checks)
+        equal = all(c[2] for c in checks)
         times = time_all(ranks, forms.forms)
         forms.close()
         if bad or not equal:
             raise SystemExit(f"{rows} rows: {bad} wrong elements, ranks equal: {equal}; no time is reported")
-        above = statistics.median(a - b for a, b in zip(times["fused"], times["reduce"], strict=True))
+        above = {
+            form: statistics.median(a - b for a, b in zip(times[form], times["reduce"], strict=True))
+            for form in FUSED
+        }
         estimates = {name: median_estimate(us) for name, us in times.items()}
+        shown = ", ".join(f"{form} {us:+.2f}" for form, us in above.items())
         cells = [f"{name} {e.value:.2f} ({(e.hi - e.lo) / 2:.2f})" for name, e in estimates.items()]
         ranks.say(f"{rows:>4} rows, {plan}, fused within {worst:.2f} of its bound, all ranks alike")
-        ranks.say("     " + "; ".join(cells) + f"; fused above reduce {above:+.2f}")
+        ranks.say("     " + "; ".join(cells) + f"; above reduce {shown}")
         kept.append(
             {"rows": rows, "plan": plan, "above_us": above, "us": {n: e.value for n, e in estimates.items()}}
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from arfloor.backends.ours import (
     Endpoint,
@@ -31,6 +31,7 @@ from arfloor.core.plans import DTYPE_NUMBER, Plan
 from arfloor.runtime import jit, slabs
 
 MACROS = {"ARF_FUSED": 1}
+BY_ROW = {"ARF_FUSED": 2}
 _NORM_VECTORS, _NORM_THREADS = 4, 512  # VECTORS of rmsnorm.cu
 
 
@@ -86,18 +87,22 @@ class FusedEndpoint(Endpoint):
         """An operation on fixed buffers. Raises OursError on shapes or addresses no kernel can take."""
         rows.check(self.dtype)
         row = rows.hidden * ITEMSIZE[self.dtype]
-        args = self._args(
-            **self._arguments(rows.source, rows.out, rows.rows * row),
-            residual=rows.residual,
-            weight=rows.weight,
-            partials=self._partials,
-            row=row,
-            pieces=fused.pieces(self.plan, row),
-            eps=rows.eps,
-            inverse=1.0 / rows.hidden,
-        )
+        fields = self._arguments(rows.source, rows.out, rows.rows * row) | {
+            "residual": rows.residual,
+            "weight": rows.weight,
+            "partials": self._partials,
+            "row": row,
+            "pieces": fused.pieces(self.plan, row),
+            "eps": rows.eps,
+            "inverse": 1.0 / rows.hidden,
+        }
+        args = self._args(**fields | self._geometry(row, rows.rows))
         bound = self.function.bind(self.plan.blocks, self.plan.threads, args)
         return Operation(bound=bound, nbytes=rows.rows * row)
+
+    def _geometry(self, row_nbytes: int, rows: int) -> dict[str, int]:
+        """Fields that the form by rows has otherwise."""
+        return {}
 
     def close(self) -> None:
         """Free counters and sums; idempotent."""
@@ -109,17 +114,30 @@ class FusedEndpoint(Endpoint):
         super().close()
 
 
+class RowEndpoint(FusedEndpoint):
+    """The form by rows (ARF_FUSED 2): a block has whole rows."""
+
+    def _geometry(self, row_nbytes: int, rows: int) -> dict[str, int]:
+        problem = fused.by_row_flaw(self.plan, row_nbytes, rows)
+        if problem:
+            raise OursError(f"all-reduce + RMSNorm by rows: expected {problem}")
+        tiles = fused.row_tiles(self.plan, row_nbytes)
+        lines = fused.span(self.plan) // self.plan.payload
+        return {"pieces": tiles, "tiles": rows * tiles, "units": rows * tiles * lines}
+
+
 class FusedReducer(Reducer):
     """`Reducer` with the epilogue. Collective to make; raises OursError for a plan that has no fused form."""
 
-    end_type = FusedEndpoint
+    end_type: type[FusedEndpoint] = FusedEndpoint
     end: FusedEndpoint
+    macros: ClassVar[dict[str, Any]] = MACROS
 
-    @staticmethod
+    @classmethod
     def _load(
-        plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None
+        cls, plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None
     ) -> jit.Function:
-        function = kernel(plan, world, dtype, path, device, MACROS | (extra or {}))
+        function = kernel(plan, world, dtype, path, device, cls.macros | (extra or {}))
         _check_resident(plan, function)
         return function
 
@@ -140,6 +158,20 @@ class FusedReducer(Reducer):
     def bind_rows(self, rows: Rows) -> Operation:
         """See `FusedEndpoint.bind_rows`."""
         return self.end.bind_rows(rows)
+
+
+class RowReducer(FusedReducer):
+    """The form by rows: see `arfloor.core.fused.by_row` for its plan. It need not be resident, but is."""
+
+    end_type = RowEndpoint
+    macros: ClassVar[dict[str, Any]] = BY_ROW
+
+    def __init__(self, *, plan: Plan, max_nbytes: int, **options: Any) -> None:
+        super().__init__(plan=plan, max_nbytes=fused.padded(plan, max_nbytes), **options)
+
+    def takes(self, row_nbytes: int, rows: int) -> bool:
+        """Whether rows of a shape fit its grid. Equal on all ranks."""
+        return not fused.by_row_flaw(self.end.plan, row_nbytes, rows)
 
 
 class AddRmsNorm:

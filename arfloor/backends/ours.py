@@ -241,9 +241,9 @@ class Reducer:
             self.slab.close()
             raise
 
-    @staticmethod
+    @classmethod
     def _load(
-        plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None
+        cls, plan: Plan, world: int, dtype: str, path: Path, device: int, extra: dict[str, Any] | None
     ) -> jit.Function:
         return kernel(plan, world, dtype, path, device, extra)
 

@@ -5,7 +5,7 @@
 //   ARF_SHOT 1, 2, or 4 (island-aware two-shot)    ARF_STAGED 1: one stream out, one in, at a time
 //   ARF_PULL 1: readers fetch (flag only)          ARF_LINE 16 to 512       ARF_TAG64 1: 64-bit tags
 //   ARF_QUANT 1: int8, 2: fp8 on the wire (line, one-shot; quantised.cuh)
-//   ARF_FUSED 1: residual add and RMSNorm follow (one-shot only; fused.cuh)
+//   ARF_FUSED 1, 2: residual add and RMSNorm follow (one-shot only; fused.cuh)
 // For tests only: ARF_STALL (random stalls), ARF_TEAR (lines written in two halves, the tag first),
 // ARF_COUNT_TEARS, and ARF_UNSAFE_HASH, _PARITY, _REGIONS, _SIGNED, _SLOTS, each of which removes a safeguard.
 
@@ -53,9 +53,9 @@ struct Args {
   u32 window;            // how many warps of a block poll at a time; 0: all
 #ifdef ARF_FUSED         // see fused.cuh
   u64 residual, weight;  // device addresses; the message is rows of the same dtype
-  u64 partials;          // local memory: `pieces` sums of squares a row, 8 bytes each
+  u64 partials;          // local memory: `pieces` sums of squares a row, 8 bytes each (ARF_FUSED 1)
   u32 row;               // bytes of a row
-  u32 pieces;
+  u32 pieces;            // ARF_FUSED 1: slots a row; 2: tiles a row, each of a warp
   float eps, inverse;    // inverse: 1 / elements of a row
 #endif
   u64 slab[ARF_WORLD];   // where this plan's region of each rank's slab is mapped here

@@ -129,15 +129,15 @@ __device__ __forceinline__ void fused(Block& b, bool good) {
     for (u32 tile = first; tile < tiles; tile += count) {
       const u32 i = tile * 32 + lane;
       u32 result[4] = {0, 0, 0, 0};
-      epilogue.prepare(tile, (u64)i * PAYLOAD, 4);
+      epilogue.prepare(tile, 0, (u64)i * PAYLOAD, 4);
       if (i < a.units) sum_of(b, i, result);
-      epilogue.take(tile, result);
+      epilogue.take(0, result);
       last = tile;
     }
-    bool fine = first >= tiles || epilogue.normalise();
+    bool fine = first >= tiles || epilogue.normalise(0);
     for (u32 tile = first; fine && tile < last; tile += count) {
-      epilogue.prepare(tile, ((u64)tile * 32 + lane) * PAYLOAD, 4);
-      fine = epilogue.normalise();
+      epilogue.prepare(tile, 0, ((u64)tile * 32 + lane) * PAYLOAD, 4);
+      fine = epilogue.normalise(0);
     }
     if (!fine) *b.failed = 1;
     __syncthreads();
@@ -145,7 +145,7 @@ __device__ __forceinline__ void fused(Block& b, bool good) {
   }
   if (good) b.leave();
   else
-    for (u32 tile = first; tile < tiles; tile += count) epilogue.spoil(tile, ((u64)tile * 32 + lane) * PAYLOAD, 4);
+    for (u32 tile = first; tile < tiles; tile += count) epilogue.spoil(tile, 0, ((u64)tile * 32 + lane) * PAYLOAD, 4);
 }
 #endif
 

@@ -4,14 +4,18 @@
 //   residual = round(reduced + residual)           in place
 //   out      = round(residual / sqrt(mean over its row of residual^2 + eps) * weight)
 //
-// A warp keeps its tile's part of a row in registers, adds up its squares, and publishes the sum to the other
-// warps of this GPU as 8 bytes, value and sequence, which arrive together: no fence, no counter, no block that
-// must come last and read a row again. Every warp then adds up the sums of the row's pieces in the same order,
-// on every rank, so all ranks agree bit for bit. The slots need no second buffer: they are read by this kernel
-// alone, and the next one starts after it.
+// A warp keeps its tile's part of a row in registers and adds up its squares; then the row's warps exchange their
+// sums, and each adds them up in the same order, on every rank, so that all ranks agree bit for bit.
 //
-// Warps wait for warps of the same grid, so all blocks must be resident at once (checked when bound). A tile
-// must not be longer than a row, so that it touches two rows at most.
+// ARF_FUSED 1: rows lie across tiles and blocks as they come. A sum goes to the other warps of this GPU as 8 bytes,
+// value and sequence, which arrive together: no fence, no counter, no block that must come last and read a row
+// again. The slots need no second buffer: they are read by this kernel alone, and the next one starts after it.
+// Warps wait for warps of the same grid, so all blocks must be resident at once (checked when bound). A tile must
+// not be longer than a row, so that it touches two rows at most.
+//
+// ARF_FUSED 2 (line and LL): a row belongs to one block, a warp of it has one tile of the row, and the sums go
+// through shared memory, which is several hundred cycles nearer. The row's last tile is partly empty on the wire,
+// and a row has at most as many tiles as a block has warps.
 
 __device__ __forceinline__ void load_bytes(u64 at, u32* w, int bytes) {
   if (bytes == 16) {
@@ -30,39 +34,66 @@ __device__ __forceinline__ void store_bytes(u64 at, const u32* w, int bytes) {
   else *(u32*)at = w[0];
 }
 
-// The same sum in every lane: each step adds the same two numbers in both of its lanes.
+// Over the warp: the sum of `first` in its lower half, that of `second` in its upper half, in five steps. Each step
+// adds the same two numbers in both of its lanes, so a half's lanes agree bit for bit.
+__device__ __forceinline__ float over_the_warp(float first, float second) {
+  const bool upper = threadIdx.x & 16;
+  float sum = upper ? second : first;
+  sum += __shfl_xor_sync(0xffffffffu, upper ? first : second, 16);
+#pragma unroll
+  for (int step = 8; step != 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  return sum;
+}
 __device__ __forceinline__ float over_the_warp(float x) {
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  for (int step = 16; step != 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
 }
 
-// What a warp does to one tile: SPAN bytes of the message from SPAN * tile, of which this lane has `words` words
-// at byte `at`. VEC: bytes of an access; rows and buffers are multiples of 16, so an access lies in one row.
+#if ARF_FUSED == 2
+#define ARF_ROUNDS 16  // rows of a block
+__shared__ float row_sums[ARF_ROUNDS][32];
+#endif
+
+// What a warp does to one tile: SPAN bytes of the message, of which this lane has `words` words at byte `at`. VEC:
+// bytes of an access; rows and buffers are multiples of 16, so an access lies in one row.
 template <u32 SPAN, int VEC>
 struct Epilogue {
   const Args& a;
   u32 sequence;
-  u32 row, edge;  // the tile's first row, and the byte where the next begins
-  bool two;       // the tile has a part of that one too
+  u32 edge;   // the byte where the row after the tile's first begins
+  u32 limit;  // the byte where the tile's rows end
   u32 at, words;
   u32 h[4], weight[4];
+#if ARF_FUSED == 1
+  u64 slots;  // of the first row's sums; those of the next follow
+  u32 piece;  // the tile's place in the first row
+  u32 n, m;   // tiles that have a part in the first row, in the next (0: the tile has none of it)
+#endif
 
   __device__ __forceinline__ Epilogue(const Args& args, u32 s) : a(args), sequence(s) {}
 
 #define EACH_ACCESS(j, from)                                                                  \
-  _Pragma("unroll") for (u32 j = 0; j < 4; j += VEC / 4) if (const u32 from = at + 4 * j; j < words && from < a.nbytes)
+  _Pragma("unroll") for (u32 j = 0; j < 4; j += VEC / 4) if (const u32 from = at + 4 * j; j < words && from < limit)
 
-  __device__ __forceinline__ void locate(u32 tile, u64 place, u32 count) {
-    const u32 begin = tile * SPAN;
+  __device__ __forceinline__ void locate(u32 tile, u32 row, u64 place, u32 count) {
     at = (u32)place, words = count;
+#if ARF_FUSED == 1
+    const u32 begin = tile * SPAN;
     row = begin / a.row;
-    edge = (row + 1) * a.row;
-    two = edge < begin + SPAN && edge < a.nbytes;
+    edge = (row + 1) * a.row, limit = a.nbytes;
+    const u32 first_tile = row * a.row / SPAN;
+    piece = tile - first_tile;
+    n = (edge - 1) / SPAN - first_tile + 1;
+    m = edge < begin + SPAN && edge < limit ? (edge + a.row - 1) / SPAN - edge / SPAN + 1 : 0;
+    slots = a.partials + (u64)row * a.pieces * 8;
+#else
+    edge = limit = (row + 1) * a.row;
+#endif
   }
   // Before the wait: the residual and the weights are on their way.
-  __device__ __forceinline__ void prepare(u32 tile, u64 place, u32 count) {
-    locate(tile, place, count);
+  __device__ __forceinline__ void prepare(u32 tile, u32 row, u64 place, u32 count) {
+    locate(tile, row, place, count);
 #pragma unroll
     for (u32 j = 0; j < 4; ++j) h[j] = weight[j] = 0;
     EACH_ACCESS(j, from) {
@@ -70,16 +101,9 @@ struct Epilogue {
       load_bytes(a.weight + from - (from < edge ? edge - a.row : edge), weight + j, VEC);
     }
   }
-  __device__ __forceinline__ u64 slot(u32 of_row, u32 piece) const {
-    return a.partials + ((u64)of_row * a.pieces + piece) * 8;
-  }
-  __device__ __forceinline__ void publish(u32 of_row, u32 piece, float sum) const {
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(slot(of_row, piece)),
-                 "l"((u64)sequence << 32 | __float_as_uint(sum))
-                 : "memory");
-  }
-  // The reduced words become the new residual; the sums of its squares go to the others.
-  __device__ __forceinline__ void take(u32 tile, const u32 (&reduced)[4]) {
+  // The reduced words become the new residual; the sums of its squares go to the others. `round`: how many rows
+  // of the block came before.
+  __device__ __forceinline__ void take(u32 round, const u32 (&reduced)[4]) {
     float first = 0, second = 0;
     EACH_ACCESS(j, from) {
       float squares = 0;
@@ -95,16 +119,25 @@ struct Epilogue {
 #pragma unroll
         for (int e = 0; e < ARF_PER_WORD; ++e) squares += y[e] * y[e];
       }
-      store_bytes(a.residual + from, h + j, VEC);
       if (from < edge) first += squares;
       else second += squares;
     }
-    first = over_the_warp(first);
-    if (two) second = over_the_warp(second);
-    const u32 lane = threadIdx.x % 32;
     stall(a, sequence, 13);
-    if (lane == 0) publish(row, tile - row * a.row / SPAN, first);
-    if (lane == 1 && two) publish(row + 1, 0, second);
+#if ARF_FUSED == 1
+    first = over_the_warp(first, second);
+    const u32 lane = threadIdx.x % 32;
+    if (lane == 0) publish(slots + piece * 8, first);
+    if (lane == 16 && m != 0) publish(slots + a.pieces * 8, first);
+#else
+    first = over_the_warp(first);
+    if (threadIdx.x % 32 == 0) row_sums[round][threadIdx.x / 32] = first;
+#endif
+    EACH_ACCESS(j, from) store_bytes(a.residual + from, h + j, VEC);
+  }
+#if ARF_FUSED == 1
+  __device__ __forceinline__ void publish(u64 slot, float sum) const {
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(slot), "l"((u64)sequence << 32 | __float_as_uint(sum))
+                 : "memory");
   }
   __device__ __forceinline__ bool fresh(u64 word) const {
 #ifdef ARF_UNSAFE_SLOTS
@@ -114,17 +147,15 @@ struct Epilogue {
 #endif
   }
   // Waits for all pieces of the tile's rows; false: gave up.
-  __device__ __forceinline__ bool gather(float& first, float& second) const {
+  __device__ __forceinline__ bool gather(u32, float& first, float& second) const {
     const u32 lane = threadIdx.x % 32;
-    const u32 n = (edge - 1) / SPAN - row * a.row / SPAN + 1;
-    const u32 m = two ? (edge + a.row - 1) / SPAN - edge / SPAN + 1 : 0;
     Spin spin = {0, 0};
     first = second = 0;
     for (u32 p = lane; p - lane < (n > m ? n : m); p += 32) {
       u64 x = (u64)sequence << 32, y = x;  // counts as nothing where there is no piece
       while (true) {
-        if (p < n) x = load_gpu64(slot(row, p));
-        if (p < m) y = load_gpu64(slot(row + 1, p));
+        if (p < n) x = load_gpu64(slots + p * 8);
+        if (p < m) y = load_gpu64(slots + (a.pieces + p) * 8);
         if (__all_sync(0xffffffffu, fresh(x) && fresh(y))) break;
         if (tired(spin) && __any_sync(0xffffffffu, give_up(spin, a))) {
           report(a, a.rank, sequence);
@@ -134,13 +165,23 @@ struct Epilogue {
       first += __uint_as_float((u32)x);
       second += __uint_as_float((u32)y);
     }
-    first = over_the_warp(first);
-    if (two) second = over_the_warp(second);
+    const float sum = over_the_warp(first, second), other = __shfl_xor_sync(0xffffffffu, sum, 16);
+    first = lane < 16 ? sum : other;
+    second = lane < 16 ? other : sum;
     return true;
   }
-  __device__ __forceinline__ bool normalise() {
+#else
+  // After the block's barrier.
+  __device__ __forceinline__ bool gather(u32 round, float& first, float& second) const {
+    const u32 lane = threadIdx.x % 32;
+    first = over_the_warp(lane < a.pieces ? row_sums[round][lane] : 0.0f);
+    second = 0;
+    return true;
+  }
+#endif
+  __device__ __forceinline__ bool normalise(u32 round) {
     float first, second;
-    if (!gather(first, second)) return false;
+    if (!gather(round, first, second)) return false;
     first = rsqrtf(first * a.inverse + a.eps);
     second = rsqrtf(second * a.inverse + a.eps);
     EACH_ACCESS(j, from) {
@@ -160,9 +201,9 @@ struct Epilogue {
     return true;
   }
   // NaN into the tile's part of both results.
-  __device__ __forceinline__ void spoil(u32 tile, u64 place, u32 count) {
+  __device__ __forceinline__ void spoil(u32 tile, u32 row, u64 place, u32 count) {
     const u32 nan[4] = {ARF_NAN_WORD, ARF_NAN_WORD, ARF_NAN_WORD, ARF_NAN_WORD};
-    locate(tile, place, count);
+    locate(tile, row, place, count);
     EACH_ACCESS(j, from) {
       store_bytes(a.residual + from, nan + j, VEC);
       store_bytes(a.out + from, nan + j, VEC);

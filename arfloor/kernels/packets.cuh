@@ -11,21 +11,31 @@
 #define FULL 0xffffffffu
 #define NONE 0xffffffffu
 #define ISLAND (ARF_WORLD / 2)
+#if defined(ARF_FUSED) && ARF_FUSED == 2
+#define ARF_BY_ROW 1
+#else
+#define ARF_BY_ROW 0
+#endif
 
 struct Worker {
   const Args& a;
   Codec codec;
-  u32 index, count;  // this warp among the grid's
+  u32 own;           // this warp among the grid's: its counter
+  u32 index, count;  // its first tile, and how far to the next
   u32 sequence, parity;
   u32 inner;  // this lane's packet within a tile
   u64 error, began;
 
   // Counter and error word are on their way from here on, beside the first loads of the input.
   __device__ __forceinline__ Worker(const Args& args) : a(args) {
-    index = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+    index = own = threadIdx.x / 32 * gridDim.x + blockIdx.x;
     count = blockDim.x / 32 * gridDim.x;
+#if ARF_BY_ROW
+    index = threadIdx.x / 32 < a.pieces ? blockIdx.x * a.pieces + threadIdx.x / 32 : a.tiles;
+    count = a.pieces * gridDim.x;
+#endif
     inner = threadIdx.x % 32 / LANES;
-    sequence = next_sequence(load_gpu32(a.state + ARF_STATE_COUNTERS + 4ull * index));
+    sequence = next_sequence(load_gpu32(a.state + ARF_STATE_COUNTERS + 4ull * own));
     error = load_gpu64(a.state);
     began = cycles();
     parity = parity_of(sequence);
@@ -35,12 +45,24 @@ struct Worker {
   __device__ __forceinline__ bool fine() const { return !__any_sync(FULL, error != 0); }
 
   __device__ __forceinline__ void leave() const {
-    if (threadIdx.x % 32 == 0) store_gpu32(a.state + ARF_STATE_COUNTERS + 4ull * index, sequence);
+    if (threadIdx.x % 32 == 0) store_gpu32(a.state + ARF_STATE_COUNTERS + 4ull * own, sequence);
   }
   // Waits until so many cycles have passed since `since`; not at all for 0.
   __device__ __forceinline__ static void hold(u64 since, u32 wanted) {
     if (wanted != 0)
       while (cycles() - since < wanted) { }
+  }
+  // The row that this warp has in a round, and where the message has this lane's part of a packet.
+  __device__ __forceinline__ u32 row(u32 round) const { return blockIdx.x + round * gridDim.x; }
+  __device__ __forceinline__ u64 at(u32 round, u64 unit) const {
+#if ARF_BY_ROW
+    return (u64)row(round) * a.row + threadIdx.x / 32 * (TILE * PAYLOAD) + codec.at(inner);
+#else
+    return codec.at(unit);
+#endif
+  }
+  __device__ __forceinline__ void load_at(u64 place, u32 (&w)[4]) const {
+    load_user<VECTOR>(a, a.in, place, codec.words(), w);
   }
   __device__ __forceinline__ void load(u64 unit, u32 (&w)[4]) const {
     load_user<VECTOR>(a, a.in, codec.at(unit), codec.words(), w);
@@ -180,31 +202,30 @@ __device__ __forceinline__ void poison(const Worker& w, u32 units, u32 chunks) {
 
 #ifdef ARF_FUSED
 struct After : Epilogue<TILE * PAYLOAD, VECTOR> {
-  u32 last;
+  u32 tiles;  // taken so far
 
-  __device__ __forceinline__ After(const Worker& w) : Epilogue(w.a, w.sequence), last(NONE) {}
-  __device__ __forceinline__ void before(const Worker& w, u32 tile, u32 i) {
-    prepare(tile, w.codec.at(i), w.codec.words());
+  __device__ __forceinline__ After(const Worker& w) : Epilogue(w.a, w.sequence), tiles(0) {}
+  __device__ __forceinline__ void before(const Worker& w, u32 tile, u32 round) {
+    prepare(tile, w.row(round), w.at(round, tile * TILE + w.inner), w.codec.words());
   }
-  __device__ __forceinline__ void with(const Worker& w, u32 tile, u32 i, const u32 (&result)[4]) {
-    take(tile, result);
-    last = tile;
-  }
+  __device__ __forceinline__ void with(const Worker&, u32, const u32 (&result)[4]) { take(tiles++, result); }
   // The tile at hand first: it is still in registers.
-  __device__ __forceinline__ bool finish(const Worker& w) {
-    if (last == NONE) return true;
-    bool good = normalise();
-    for (u32 tile = w.index; good && tile < last; tile += w.count) {
-      before(w, tile, tile * TILE + w.inner);
-      good = normalise();
+  __device__ __forceinline__ bool finish(const Worker& w, bool good) {
+#if ARF_FUSED == 2
+    good = !__syncthreads_or(!good);
+#endif
+    if (!good || tiles == 0) return good;
+    good = normalise(tiles - 1);
+    for (u32 round = 0; good && round + 1 < tiles; ++round) {
+      before(w, w.index + round * w.count, round);
+      good = normalise(round);
     }
     return good;
   }
   __device__ __forceinline__ void poison(const Worker& w) {
-    for (u32 tile = w.index; tile < a.tiles; tile += w.count) {
-      u32 i = tile * TILE + w.inner;
-      spoil(tile, w.codec.at(i), w.codec.words());
-    }
+    u32 round = 0;
+    for (u32 tile = w.index; tile < a.tiles; tile += w.count, ++round)
+      spoil(tile, w.row(round), w.at(round, tile * TILE + w.inner), w.codec.words());
   }
 };
 #else
@@ -212,10 +233,10 @@ struct After : Epilogue<TILE * PAYLOAD, VECTOR> {
 struct After {
   __device__ __forceinline__ After(const Worker&) {}
   __device__ __forceinline__ void before(const Worker&, u32, u32) {}
-  __device__ __forceinline__ void with(const Worker& w, u32, u32 i, const u32 (&result)[4]) {
+  __device__ __forceinline__ void with(const Worker& w, u32 i, const u32 (&result)[4]) {
     if (i < w.a.units) w.save(i, result);
   }
-  __device__ __forceinline__ bool finish(const Worker&) { return true; }
+  __device__ __forceinline__ bool finish(const Worker&, bool good) { return good; }
   __device__ __forceinline__ void poison(const Worker& w) { ::poison(w, w.a.units, 1); }
 };
 #endif
@@ -250,13 +271,13 @@ __device__ __forceinline__ void body(const Args& a) {
   After after(w);
   const Turns turns = {passed, threadIdx.x / 32};
   bool good = true;
-  u32 sent = w.index, done = w.index;
+  u32 sent = w.index, done = w.index, finished = 0;
   u64 sent_at = 0;
   for (u32 r = 0; done < a.tiles; ++r) {
     if (sent < a.tiles) {
       u32 i = sent * TILE + w.inner;
       u32 own[4], packet[4];
-      w.load(i, own);
+      w.load_at(w.at(r, i), own);
       w.codec.seal(own, packet);
       const bool fine = w.fine();
       w.hold(w.began, a.pace * sent);
@@ -271,19 +292,20 @@ __device__ __forceinline__ void body(const Args& a) {
       u32 i = done * TILE + w.inner;
       u32 own[4], result[4];
       Sum sum;
-      w.load(i, own);
-      after.before(w, done, i);
+      w.load_at(w.at(finished, i), own);
+      after.before(w, done, finished);
       w.hold(sent_at, a.lag);
       good = turns.wait(w, w.sequence + r) &&
              sum_in_order<ARF_WORLD>(w, 0, a.rank, i < a.units, own, [&](u32 from) { return w.in_all(0, from, i); }, sum);
       turns.pass(w.sequence + r);
       if (!good) break;
       rounded(sum, result);
-      after.with(w, done, i, result);
+      after.with(w, i, result);
       done += w.count;
+      ++finished;
     }
   }
-  good = w.fine() && good && after.finish(w);
+  good = after.finish(w, w.fine() && good);
   if (good) w.leave();
   else after.poison(w);
 }

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("cuda.bindings", reason="needs cuda-core: pip install 'arfloor[cuda]'")
 torch = pytest.importorskip("torch")
 
-from arfloor.backends.fused import MACROS, AddRmsNorm, FusedEndpoint, Rows  # noqa: E402
+from arfloor.backends.fused import BY_ROW, MACROS, AddRmsNorm, FusedEndpoint, RowEndpoint, Rows  # noqa: E402
 from arfloor.backends.ours import OursError  # noqa: E402
 from arfloor.backends.virtual import VirtualRanks  # noqa: E402
+from arfloor.core.fused import by_row_flaw  # noqa: E402
 from arfloor.core.plans import parse  # noqa: E402
 from arfloor.runtime.verify_norm import expected, wrong  # noqa: E402
 
@@ -39,11 +40,11 @@ def closing() -> Iterator[Callable[..., VirtualRanks]]:
 
     def make(plan: str, world: int, **options: Any) -> VirtualRanks:
         options = {"path": "peer", "dtype": "bfloat16", "max_nbytes": 1 << 18, "spin_s": 1.0} | options
-        extra = MACROS | options.pop("extra", {})
+        by_row = options.pop("by_row", False)
+        extra = (BY_ROW if by_row else MACROS) | options.pop("extra", {})
+        end = RowEndpoint if by_row else FusedEndpoint
         made.append(
-            VirtualRanks(
-                plan=parse(plan), world=world, device=0, end_type=FusedEndpoint, extra=extra, **options
-            )
+            VirtualRanks(plan=parse(plan), world=world, device=0, end_type=end, extra=extra, **options)
         )
         return made[-1]
 
@@ -111,6 +112,46 @@ def test_every_row_of_every_rank_is_right(closing: Any, plan: str, world: int, p
         operation.launch()
     assert [operation.wrong() for operation in operations] == [0] * len(SHAPES)
     assert ranks.errors() == [None] * world
+
+
+ROW_PLANS = [
+    "line16t32-one-3x384-ahead1",
+    "line128t64-one-4x288",
+    "line512t64-one-5x288-ahead2",
+    "ll-one-3x512",
+]
+# rows of whole tiles and not, more rows than blocks, fewer, one
+ROW_SHAPES = [(1, 2048), (7, 2048), (3, 2056), (12, 2048), (4, 2120)]
+
+
+@pytest.mark.parametrize("path", ["peer", "host"])
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("plan", ROW_PLANS)
+def test_rows_by_block_are_right(closing: Any, plan: str, world: int, path: str) -> None:
+    """Shapes take turns: the places of a packet wander among the warps."""
+    ranks = closing(plan, world, path=path, by_row=True)
+    shapes = [s for s in ROW_SHAPES if not by_row_flaw(parse(plan), 2 * s[1], s[0])]
+    assert len(shapes) > 2
+    ranks.set_sequence(0xFFFFFFFF - 5)
+    operations = [Operation(ranks, *shape, seed) for seed, shape in enumerate(shapes * 2)]
+    for operation in operations:
+        operation.launch()
+    assert [operation.wrong() for operation in operations] == [0] * len(operations)
+    assert ranks.errors() == [None] * world
+
+
+def test_a_rank_that_never_arrives_spoils_its_rows_by_block_too(closing: Any) -> None:
+    ranks = closing("line128t64-one-4x288", 2, by_row=True, spin_s=0.2)
+    lost = Operation(ranks, 7, 2048, 0)
+    lost.launch(ranks=[0])
+    torch.cuda.synchronize()
+    assert ranks.errors()[0] is not None
+    assert lost.outs[0].isnan().all()
+    assert lost.residuals[0].isnan().all()
+    ranks.new_epoch()
+    again = Operation(ranks, 7, 2048, 2)
+    again.launch()
+    assert again.wrong() == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

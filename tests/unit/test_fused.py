@@ -35,15 +35,31 @@ def test_what_has_no_fused_form_says_so() -> None:
     assert "not 520" in fused.row_flaw(520)
 
 
+@pytest.mark.parametrize("name", PLANS[:-1])
+def test_rows_by_block_fit_the_slab(name: str) -> None:
+    rng = random.Random(name)
+    for _ in range(300):
+        row, rows = fused.ALIGNMENT * rng.randint(256, 1000), rng.randint(1, 200)
+        plan = fused.by_row(parse(name), row, rows, 132)
+        if plan.threads <= 1024:
+            assert not fused.by_row_flaw(plan, row, rows)
+        travels = rows * fused.row_tiles(plan, row) * fused.span(plan)
+        assert rows * row <= travels <= fused.padded(plan, rows * row)
+    few = parse("line512t64-one-4x288")
+    assert "rows of at least 4096" in fused.by_row_flaw(few, 2048, 1)
+    assert "threads, not 288" in fused.by_row_flaw(few, 8192, 1)
+    assert "not 65 on 4" in fused.by_row_flaw(few, 4096, 65)
+
+
 @pytest.fixture
 def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("cuda.core", reason="needs cuda-core: pip install 'arfloor[cuda]'")
     monkeypatch.setenv("ARFLOOR_CACHE_DIR", str(tmp_path))
 
 
-def compiled(name: str, arch: str, world: int, dtype: str, path: Any) -> bytes:
+def compiled(name: str, arch: str, world: int, dtype: str, path: Any, form: int = 1) -> bytes:
     plan = parse(name)
-    macros = defines(plan, world, dtype, path) | {"ARF_FUSED": 1}
+    macros = defines(plan, world, dtype, path) | {"ARF_FUSED": form}
     return jit.compile_cubin(jit.read_sources(*fused.SOURCES[plan.protocol]), arch=arch, defines=macros)
 
 
@@ -53,14 +69,19 @@ def test_it_compiles(name: str, arch: str) -> None:
     assert compiled(name, arch, 2, "bfloat16", "host")[:4] == b"\x7fELF"
 
 
+@pytest.mark.usefixtures("_cache")
+def test_rows_by_block_compile() -> None:
+    assert compiled("ll-one-8x64", "sm_80", 2, "bfloat16", "host", 2)[:4] == b"\x7fELF"
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_cache")
 @pytest.mark.parametrize("arch", jit.ARCHS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", [*PLANS, "flag-one-pull-8x64", "line128t64-one-staged-8x64"])
 def test_every_form_compiles(name: str, dtype: str, arch: str) -> None:
-    for world in (2, 8):
-        assert compiled(name, arch, world, dtype, "peer")[:4] == b"\x7fELF"
+    for world, form in ((2, 1), (8, 1), (2, 1 if "flag" in name else 2)):
+        assert compiled(name, arch, world, dtype, "peer", form)[:4] == b"\x7fELF"
 
 
 @pytest.mark.usefixtures("_cache")
