@@ -31,7 +31,7 @@ def path_findings(box: Box) -> Iterator[Finding]:
     yield from _reported(box)
     yield from _atomics(box)
     for probe in box.probes:
-        yield from _probed(box, probe)
+        yield from _probed(probe)
 
 
 def _bad_word(pair: Pair) -> str | None:
@@ -86,7 +86,7 @@ def _listed(pairs: list[Pair]) -> str:
     return ", ".join(ends[:6]) + (f" and {len(ends) - 6} more" if len(ends) > 6 else "")
 
 
-def _probed(box: Box, probe: PathProbe) -> Iterator[Finding]:
+def _probed(probe: PathProbe) -> Iterator[Finding]:
     subject = f"{probe.a} > {probe.b}"
     if probe.status == "skipped":
         yield Finding(
@@ -103,6 +103,20 @@ def _probed(box: Box, probe: PathProbe) -> Iterator[Finding]:
             remedy="measure the host path (NCCL_P2P_DISABLE=1); look at ACS, IOMMU and the driver's log",
         )
         return
+    yield from _transferred(probe, subject)
+    if probe.peer_gbps and probe.host_gbps and probe.peer_gbps < probe.host_gbps:
+        yield Finding(
+            code="p2p_slower_than_host",
+            level="warning",
+            subject=subject,
+            says="peer writes are slower than writes to host memory: the host path may win",
+            evidence=_rates(probe),
+            remedy="compare both paths in a sweep; look at ACS and at the link between the root ports",
+        )
+
+
+def _transferred(probe: PathProbe, subject: str) -> Iterator[Finding]:
+    """What arrived of a checked transfer, and by which way."""
     if probe.correct is False:
         yield Finding(
             code="p2p_wrong",
@@ -128,15 +142,6 @@ def _probed(box: Box, probe: PathProbe) -> Iterator[Finding]:
             subject=subject,
             says="a kernel wrote to the peer and read it back, every word right",
             evidence=_rates(probe),
-        )
-    if probe.peer_gbps and probe.host_gbps and probe.peer_gbps < probe.host_gbps:
-        yield Finding(
-            code="p2p_slower_than_host",
-            level="warning",
-            subject=subject,
-            says="peer writes are slower than writes to host memory: the host path may win",
-            evidence=_rates(probe),
-            remedy="compare both paths in a sweep; look at ACS and at the link between the root ports",
         )
 
 

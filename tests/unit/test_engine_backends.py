@@ -13,7 +13,7 @@ from arfloor.backends.base import Backend
 from arfloor.backends.engine_gates import B12x, TensorRtLlm
 from arfloor.backends.flashinfer import FlashInfer, rows_of, version_of
 from arfloor.backends.vllm_custom import _SESSIONS, SglangCustom, VllmCustom
-from arfloor.core import engines
+from arfloor.core import engine_rows, engines
 from arfloor.core.cases import Case, Machine
 from arfloor.core.reasons import REASONS
 
@@ -97,7 +97,7 @@ def test_what_passes_the_gates_is_supported_and_nothing_is_a_default():
 
 
 def test_every_gate_has_a_reason_of_the_table():
-    for row in engines._IMPLEMENTATIONS:
+    for row in engine_rows.IMPLEMENTATIONS:
         assert all(gate.code in REASONS for gate in row.gates)
     with pytest.raises(KeyError, match="not in the table"):
         engines.refusal("vLLM", "nothing", machine(), 2)
