@@ -73,8 +73,8 @@ def read(file: str | os.PathLike[str]) -> Rig:
             raise TopologyFileError(
                 f"{path}: expected at most {MAX_BYTES} bytes, found {path.stat().st_size}"
             )
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors write a byte order mark
+    except (OSError, ValueError) as error:
         raise TopologyFileError(f"{path}: cannot be read ({error}); give a {FILE_NAME}") from error
     return loads(text, where=os.fspath(path))
 
@@ -85,6 +85,8 @@ def loads(text: str, *, where: str = FILE_NAME) -> Rig:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TopologyFileError(f"{where}: not valid TOML: {error}") from error
+    except RecursionError:
+        raise TopologyFileError(f"{where}: not valid TOML: nested beyond all use") from None
     schema = data.get("schema")
     if isinstance(schema, int) and schema > RIG_SCHEMA:
         raise TopologyFileError(

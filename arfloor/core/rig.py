@@ -136,6 +136,10 @@ class Rig:
     notes: tuple[str, ...] = ()
 
 
+LEAST, MOST = 1e-6, 1e6
+"""Of a figure, in us, GB/s or as a ratio: beyond lies no machine, and sums of extremes overflow."""
+
+
 def rig_problems(rig: Rig) -> tuple[str, ...]:
     """What is wrong with a rig, one sentence each; empty when it can be reasoned about."""
     found: list[str] = []
@@ -154,10 +158,21 @@ def rig_problems(rig: Rig) -> tuple[str, ...]:
             found.append(f"{name}: expected a figure named {figure!r} in [figures], found none")
         elif known.unit != unit:
             found.append(f"{name}: expected figure {figure!r} in {unit}, found {known.unit}")
+    if rig.nccl and not 1 <= rig.nccl.channels <= 64:
+        found.append(f"nccl: expected 1 to 64 channels, found {rig.nccl.channels}")
+    for series in rig.series:
+        if any(nbytes < 1 or not LEAST <= us <= MOST for nbytes, us in series.points) or series.world < 2:
+            found.append(
+                f"series of {series.backend}: expected a world of 2 or more, and bytes and us above 0"
+            )
     for name, figure_ in rig.figures.items():
         e = figure_.estimate
         if not 0 < e.lo <= e.value <= e.hi:
             found.append(f"figure {name}: expected 0 < lo <= value <= hi, found {e.lo}, {e.value}, {e.hi}")
+        elif e.lo < LEAST or e.hi > MOST:
+            found.append(
+                f"figure {name}: expected {LEAST:g} to {MOST:g} {e.unit}, found {e.lo:g} to {e.hi:g}"
+            )
         if not figure_.source.strip():
             found.append(f"figure {name}: expected a source, found none")
     return tuple(found) if found else problems(topology(rig))

@@ -154,3 +154,25 @@ def test_written_files_read_back(tmp_path):
     rig = replace(io.loads(TEXT), notes=("two\nlines", 'a "quote"'))
     io.write(rig, tmp_path / io.FILE_NAME)
     assert io.read(tmp_path / io.FILE_NAME) == rig
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("channels = 2", "channels = 0", "expected 1 to 64 channels, found 0"),
+        ("hi = 56.3", "hi = 1e308", "figure"),
+        ("lo = 53.0", "lo = 1e-320", "figure"),
+        ("schema = 1", f"schema = {'[' * 50_000}", "nested beyond all use"),
+    ],
+)
+def test_figures_that_no_machine_has(old, new, said):
+    text = (io.find("rtx-pro-6000-x8-two-switches").path / io.FILE_NAME).read_text(encoding="utf-8")
+    assert old in text
+    with pytest.raises(io.TopologyFileError, match=said):
+        io.loads(text.replace(old, new, 1))
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    original = io.find("rtx-pro-6000-x8-two-switches").path / io.FILE_NAME
+    (tmp_path / io.FILE_NAME).write_bytes(b"\xef\xbb\xbf" + original.read_bytes())
+    assert io.read(tmp_path / io.FILE_NAME) == io.read(original)
