@@ -55,8 +55,12 @@ def _paragraph(lines: list[str], alone: bool) -> list[str]:
 
 
 def _why(found: whys.Why) -> list[str]:
-    """What the default spends its time on."""
-    return [f"The default's {whys.sum_of_parts(found.default)}."] if found.default else []
+    """What the default spends its time on: only where it is known what ran, and the parts add up to less
+    than was measured. A card is pasted without the caveats that the full report has room for."""
+    apart = found.default
+    if apart is None or apart.gap.assumed or apart.gap.unexplained.value < 0:
+        return []
+    return [f"The default's {whys.sum_of_parts(apart)}."]
 
 
 def _answer(v: Verdict) -> str:

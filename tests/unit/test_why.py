@@ -160,3 +160,12 @@ def test_intervals_that_say_nothing_are_unknown():
     assert ratio_span(replace(wide, unit="ratio")) == "2.00x [unknown]"
     assert units.ends(1.0, 99.0) == "[1.00, 99.0]"
     assert units.ends(0.0, 99.0) == "[unknown]"
+
+
+def test_a_card_omits_parts_of_an_algorithm_that_nobody_named(tmp_path):
+    report = built(tmp_path, cpu_world())
+    apart = why(report.sections[0], report.primitives).default
+    assert apart is not None
+    assert apart.gap.assumed
+    assert "The default's" not in card.render(report)
+    assert apart.us("wire") in text.render(report)
