@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import arfloor
 from arfloor import rundir
 from arfloor.core.judgement import judge_all
 
@@ -80,7 +81,8 @@ def ours(line):
 
 def no_traceback(text):
     """Nothing of ours ends in a traceback (torchrun prints its own when a rank's exit code is not 0)."""
-    return "arfloor/" not in "".join(x for x in text.splitlines() if x.lstrip().startswith("File "))
+    package = str(Path(arfloor.__file__).parent)
+    return package not in "".join(x for x in text.splitlines() if x.lstrip().startswith("File "))
 
 
 def test_smoke_with_gloo_and_mpi_measures_verifies_and_reports(tmp_path):

@@ -96,7 +96,9 @@ def test_nothing_changed_returns_the_input(situation):
 @FAST
 @given(situations(), st.floats(0, 5))
 def test_the_partition_sums_to_the_step_and_the_profile(situation, waited):
-    least = dict(situation.steps)[8].value / situation.shape.reduces
+    # what is not contradicted by the profile, where there is one, or by the step
+    within = dict(situation.shares)[8].value if situation.shares else 1.0
+    least = within * dict(situation.steps)[8].value / situation.shape.reduces
     assume(waited < least / 4)
     situation = replace(situation, waiting=((8, about(waited, 0.1)),))
     parts = partition(situation, 8)

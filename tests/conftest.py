@@ -1,0 +1,8 @@
+"""Settings of all tests: property tests judge results, never how long a busy machine took for one."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("arfloor", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("arfloor")
