@@ -214,3 +214,31 @@ def test_the_best_repetition_is_for_the_bound_alone():
     found = cpu_floor((*CPU, *best))
     assert found.bound.value == pytest.approx(10.5)
     assert found.attainable == cpu_floor().attainable
+
+
+def test_the_bound_takes_the_least_latency_at_its_optimistic_end_whatever_the_other_end():
+    sure = probe("pingpong", 0, estimate=Estimate(value=1.3, lo=1.2, hi=1.3, n=9, unit="us"))
+    wide = probe("pingpong", 0, estimate=Estimate(value=1.4, lo=1.0, hi=9.0, n=9, unit="us"), src="cuda:1")
+    got = host_floor((sure, wide, probe("stream", 55.0)))
+    assert got.bound.value == pytest.approx(1.0 + 262144 / 55e3)
+
+
+def test_only_what_lies_below_the_whole_bound_is_impossible():
+    got = host_floor(
+        (probe("pingpong", 1.3), probe("stream", 0, estimate=estimate(55.0, spread=0.2, unit="GB/s")))
+    )
+    between = make_result((got.bound.lo + got.bound.hi) / 2)
+    assert check_bound(between, got) is between
+    assert check_bound(make_result(got.bound.lo * 0.99), got).reason == "below_bound"
+
+
+def test_rates_are_taken_at_the_size_that_was_probed_the_best_of_repeats():
+    slow_then_fast = (
+        probe("pingpong", 1.0),
+        probe("stream", 10.0, nbytes=1 << 18, active="all"),
+        probe("stream", 20.0, nbytes=1 << 18, active="all"),
+        probe("stream", 40.0, nbytes=1 << 22, active="all"),
+    )
+    for nbytes, gbps in ((1 << 18, 20.0), (1 << 22, 40.0)):
+        wire = host_floor(slow_then_fast, nbytes).terms.attainable[-1]
+        assert wire.us.value == pytest.approx(nbytes / gbps / 1e3)

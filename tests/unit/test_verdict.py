@@ -178,3 +178,10 @@ def test_results_of_two_groups_are_refused():
         judge((result(1), result(1, numel=7)), None)
     with pytest.raises(ValueError, match="one group, found 0"):
         judge((), None)
+
+
+@pytest.mark.parametrize(
+    ("attainable", "told"), [(10, "that is at the 10.0 us"), (9, "that is 1.11x the 9.00 us")]
+)
+def test_how_far_the_best_is_from_the_floor(attainable, told):
+    assert told in judge((result(10),), floor_at(attainable)).sentence
