@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from arfloor.backends.base import SUPPORTED, Group, Support, Variant
+from arfloor.backends.slots import TorchSlots
 from arfloor.core.cases import Case, Machine, Ran
 
 
@@ -45,43 +44,22 @@ def _process_group(case: Case, group: Group) -> Any:
     return _GROUPS[parts]
 
 
-class GlooOp:
-    """See `PreparedOp`. In place: input and output of a slot are one tensor."""
+class GlooOp(TorchSlots):
+    """Slots of one allocation, reduced in place."""
 
     def __init__(self, case: Case, process_group: Any, slots: int) -> None:
-        import torch
         import torch.distributed as dist
 
-        self.slots = slots
+        super().__init__(case, slots, device="cpu")
         self._group = process_group
         self._all_reduce = dist.all_reduce
-        self._tensors = [torch.zeros(case.numel, dtype=getattr(torch, case.dtype)) for _ in range(slots)]
-
-    def write(self, slot: int, values: np.ndarray) -> None:
-        """Set the slot's input."""
-        import torch
-
-        self._tensors[slot].copy_(torch.from_numpy(np.ascontiguousarray(values)))
-
-    def poison(self, slot: int) -> None:
-        """In place: nothing to poison."""
 
     def run(self, slot: int) -> None:
         """Reduce the slot."""
-        self._all_reduce(self._tensors[slot], group=self._group)
-
-    def read(self, slot: int) -> np.ndarray:
-        """The slot's output as float64."""
-        import torch
-
-        return self._tensors[slot].to(torch.float64).numpy()
+        self._all_reduce(self.inputs[slot], group=self._group)
 
     def ran(self) -> Ran:
         """gloo says nothing about its algorithm; the library's version is torch's."""
         import torch
 
         return Ran(transport="tcp", link="tcp", library=f"gloo of torch {torch.__version__}", source="api")
-
-    def close(self) -> None:
-        """Tensors go with the object; the process group is kept for the next case."""
-        self._tensors = []

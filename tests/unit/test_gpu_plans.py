@@ -16,7 +16,7 @@ from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, envir
 from arfloor.core.cases import Case, Machine
 from arfloor.core.schedules import schedules
 from arfloor.core.traffic import expected_nbytes, path_mark, traffic_mark
-from arfloor.primitives.gpu import ends, patterns, rates_gbps
+from arfloor.primitives.gpu_patterns import ends, patterns, rates_gbps
 from arfloor.runtime import jit
 from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read
 from arfloor.runtime.timing_gpu import less_control_us, slopes_us
