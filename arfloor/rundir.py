@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -256,8 +256,3 @@ def ran_by_case(path: str | os.PathLike[str]) -> dict[str, Ran]:
 def blocks_done(run: Run) -> frozenset[tuple[str, int]]:
     """(block id, launch) pairs that need no measuring when the run is resumed."""
     return frozenset((r.block.id, r.launch) for r in run.records)
-
-
-def with_results(run: Run, results: Sequence[Result]) -> Run:
-    """The same run with other results (after a later check demoted some)."""
-    return replace(run, results=tuple(results))

@@ -12,7 +12,7 @@ from arfloor.core.cases import Estimate, Path, record
 from arfloor.core.patterns import Model, Phase, phases
 from arfloor.core.predict import default_path, interval, models, predict_floor, timings
 from arfloor.core.rig import Rig, select
-from arfloor.core.topology import equal_islands, islands
+from arfloor.core.topology import islands
 
 
 @record
@@ -161,8 +161,3 @@ def _crossing(first: tuple[float, float], second: tuple[float, float], span: tup
     if slope <= 0:  # at this end of the figures the second never overtakes
         return float(span[1])
     return float(min(max((second[0] - first[0]) / slope, span[0]), span[1]))
-
-
-def island_count(rig: Rig, ranks: Sequence[str]) -> int:
-    """How many equal islands these GPUs form; 1 when they form none."""
-    return len(equal_islands(models(rig)[1].graph.topology, ranks)) or 1

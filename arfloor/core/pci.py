@@ -36,11 +36,6 @@ def is_gpu_class(code: str) -> bool:
     return re.match(r"(?:0x)?(?:0300|0302|0380|1200)", code.strip(), re.IGNORECASE) is not None
 
 
-def is_bridge_class(code: str) -> bool:
-    """Whether a PCI class is a PCI-to-PCI bridge (`0x0604`)."""
-    return re.match(r"(?:0x)?0604", code.strip(), re.IGNORECASE) is not None
-
-
 def is_network_class(code: str) -> bool:
     """Whether a PCI class is a network controller (`0x0200`, InfiniBand `0x0207`, `0x0280`)."""
     return re.match(r"(?:0x)?02", code.strip(), re.IGNORECASE) is not None

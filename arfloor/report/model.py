@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arfloor.core import units
 from arfloor.core.cases import Manifest, Mode, Path, Primitive, Result, Verdict
-from arfloor.core.errors import InputError
 from arfloor.core.floor import Floor
 from arfloor.core.judgement import Judged, judge_all
 from arfloor.core.pairing import paired_compare
@@ -139,15 +138,6 @@ def build(run: Run, *, compare: Compare | None = None) -> Report:
         warnings=run.warnings,
         origin=run.manifest.origin,
     )
-
-
-def only_world(report: Report, world: int) -> Report:
-    """The report of one number of ranks. Raises InputError naming the numbers that were measured."""
-    kept = tuple(s for s in report.sections if s.world == world)
-    if not kept:
-        there = ", ".join(str(w) for w in sorted({s.world for s in report.sections})) or "nothing"
-        raise InputError(f"--world {world}: not in this run; measured: {there}")
-    return replace(report, sections=kept)
 
 
 def _sections(judged: Sequence[Judged], primitives: Sequence[Primitive]) -> tuple[Section, ...]:

@@ -14,7 +14,6 @@ from arfloor.core import pci
 from arfloor.core.box import GpuFacts, Pair, PciLink
 
 _MAX_NVLINKS = 36
-_IDLE = 0x1
 # bits of the clocks event reasons that lower clocks (nvml.h: nvmlClocksEventReason*)
 _THROTTLE = {
     0x4: "power cap",

@@ -32,11 +32,6 @@ class Shape:
     ffn: int = 14336
     qkv: int = 6144
 
-    def weight_nbytes(self, world: int) -> int:
-        """Bytes of bfloat16 weights a rank holds and, at small batches, reads every step."""
-        columns = self.qkv + self.hidden + 3 * self.ffn
-        return 2 * self.layers * self.hidden * columns // world
-
     def message_nbytes(self, batch: int) -> int:
         """Bytes of one reduce."""
         return 2 * batch * self.hidden

@@ -142,7 +142,7 @@ def test_groups_of_ranks_are_sections_of_their_own(tmp_path):
         )
         for r in run.results
     ]
-    built = model.build(rundir.with_results(run, (*run.results, *islands)))
+    built = model.build(replace(run, results=(*run.results, *islands)))
     assert [len(s.groups) for s in built.sections] == [0, 2]
     assert "2 groups at once" in built.sections[1].title
     assert len(plots_names(built)) == 2
