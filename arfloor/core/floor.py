@@ -105,18 +105,13 @@ def floor(
     either = usable(known, path="host", devices=devices) if path == "peer" else ()
     bound, bound_terms = _bound((*probes, *either), world, nbytes, cuts)
     t0 = _launch(probes, mode)
-    best: tuple[Estimate, str, tuple[Term, ...]] | None = None
-    considered: dict[str, Estimate] = {}
-    for table in tables:
-        for schedule in schedules(path, world, nbytes):
-            terms = _terms(table, schedule, t0, nbytes, cuts)
-            time = total(t.us for t in terms)
-            if schedule.name not in considered or time.value < considered[schedule.name].value:
-                considered[schedule.name] = time
-            if best is None or time.value < best[0].value:
-                best = (time, schedule.name, terms)
-    assert best is not None
-    attainable = replace(smallest(considered.values()), n=best[0].n)
+    tried = [
+        (schedule.name, _terms(table, schedule, t0, nbytes, cuts))
+        for table in tables
+        for schedule in schedules(path, world, nbytes)
+    ]
+    name, terms, considered = _best(tried)
+    attainable = replace(smallest(considered.values()), n=considered[name].n)
     return Floor(
         path=path,
         world=world,
@@ -125,12 +120,25 @@ def floor(
         mode=mode,
         bound=bound,
         attainable=attainable,
-        algorithm=best[1],
-        terms=Terms(bound=bound_terms, attainable=best[2]),
+        algorithm=name,
+        terms=Terms(bound=bound_terms, attainable=terms),
         considered=tuple(considered.items()),
         origin=max((p.origin for p in probes), key=_CERTAINTY.index),
         sources=tuple(sorted({p.source for p in probes if p.kind in ("pingpong", "stream")})),
     )
+
+
+def _best(
+    tried: Sequence[tuple[str, tuple[Term, ...]]],
+) -> tuple[str, tuple[Term, ...], dict[str, Estimate]]:
+    """The fastest schedule's name and terms, and the best time of each name; the first of equals."""
+    timed = [(total(t.us for t in terms), name, terms) for name, terms in tried]
+    considered: dict[str, Estimate] = {}
+    for time, name, _ in timed:
+        if name not in considered or time.value < considered[name].value:
+            considered[name] = time
+    _, name, terms = min(timed, key=lambda t: t[0].value)
+    return name, terms, considered
 
 
 def _launchers(probes: Sequence[Primitive], path: Path) -> list[list[Primitive]]:
