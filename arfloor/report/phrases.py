@@ -46,6 +46,7 @@ def check(result: Result | None) -> str:
 
 
 def check_phrase(found: Check) -> str:
+    """`err 0.50, ranks equal`: the largest error as a share of its bound, and whether all ranks agree."""
     if found.wrong:
         return f"WRONG: {found.wrong} elements"
     error = "exact" if found.max_error == 0 else f"err {found.max_error:.2f}"
@@ -67,6 +68,7 @@ def which(result: Result | None) -> str:
 
 
 def label(case: Case) -> str:
+    """The case's short label, and that it is out of place where it is."""
     name = short_label(case)
     return name if case.inplace else f"{name}, out of place"
 

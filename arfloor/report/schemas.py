@@ -26,6 +26,7 @@ def schemas() -> dict[str, str]:
 
 
 def main(folder: str) -> None:
+    """Write every published schema into a folder, which is made where there is none."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     for name, text in schemas().items():

@@ -27,6 +27,8 @@ FLOOR = "#000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
+    """How a series is drawn: matplotlib's colour, marker and line style."""
+
     color: str
     marker: str
     line: str = "-"

@@ -1,4 +1,4 @@
-"""What an intervention is, and small helpers they share."""
+"""What an intervention is, and what all of them need."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def less(step: Step, saved_us: float, draw: Draw, what: str) -> float:
 
 
 def require(value: Estimate | None, what: str, how: str) -> Estimate:
-    """The value, or MissingInput naming it."""
+    """The value. Raises MissingInput, which names it, where there is none."""
     if value is None:
         raise MissingInput(f"{what}: not given; {how}")
     return value
