@@ -92,7 +92,7 @@ def about(value: float, spread: float = 0.01, unit: str = "us") -> Estimate:
     return Estimate(value=value, lo=value * (1 - spread), hi=value * (1 + spread), n=30, unit=unit)
 
 
-def probe(kind: str, value: float, **changes) -> Primitive:
+def probe(kind: str, value: float, spread: float = 0.01, **changes) -> Primitive:
     fields = {
         "kind": kind,
         "engine": "sm",
@@ -103,19 +103,19 @@ def probe(kind: str, value: float, **changes) -> Primitive:
         "link": "pcie",
         "nbytes": 4 if kind == "pingpong" else 1 << 22,
         "active": "one_way",
-        "estimate": about(value, unit="us" if kind in ("pingpong", "launch") else "GB/s"),
+        "estimate": about(value, spread, unit="us" if kind in ("pingpong", "launch") else "GB/s"),
     }
     return Primitive(**(fields | changes))
 
 
-def gpu_world(**changes) -> World:
-    """Two GPUs, peer over NVLink and host over PCIe: NCCL far from the floor on host, near on peer."""
+def gpu_kinds() -> tuple[Kind, ...]:
+    """What runs on `gpu_world`: NCCL, kernels of ours, and implementations that refuse, fail or err."""
     off = (("NCCL_P2P_DISABLE", "1"),)
     ring = Ran(algorithm="RING", protocol="LL", channels=4, transport="SHM", link="pcie", source="log")
     peer_ring = replace(ring, transport="P2P", link="nvlink", channels=16)
     kernel = Ran(algorithm="one-shot, push", protocol="line64", channels=16)
     refused = {"status": "unsupported", "reason": "needs_multicast"}
-    kinds = (
+    return (
         Kind(backend="nccl", path="peer", alpha_us=10.0, gbps=90.0, ran=peer_ring),
         Kind(
             backend="nccl",
@@ -163,6 +163,10 @@ def gpu_world(**changes) -> World:
             detail="rendezvous refused",
         ),
     )
+
+
+def gpu_probes() -> tuple[Primitive, ...]:
+    """The links of `gpu_world`."""
     primitives = []
     for a, b in (("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")):
         peer = {"path": "peer", "link": "nvlink", "src": a, "dst": b}
@@ -176,11 +180,16 @@ def gpu_world(**changes) -> World:
             probe("stream", 37.0, access="read", active="all", src=a),
             probe("launch", 1.3, src=a, dst=a, path="peer", link=""),
         ]
+    return tuple(primitives)
+
+
+def gpu_world(**changes) -> World:
+    """Two GPUs, peer over NVLink and host over PCIe: NCCL far from the floor on host, near on peer."""
     machine = Machine(world=2, device_kind="cuda", device_name="Example GPU", compute_capability=(9, 0))
     made = World(
         machine=machine,
-        kinds=kinds,
-        primitives=tuple(primitives),
+        kinds=gpu_kinds(),
+        primitives=gpu_probes(),
         versions={"torch": "2.13.0", "nccl": "2.28.9", "driver": "580.0", "arfloor": "0.1.0"},
         run_id="synthetic-gpu",
     )

@@ -1,7 +1,7 @@
 """Costs of an implementation fitted on some sizes and grids, and held-out ones predicted."""
 
 import pytest
-from test_floor import HOST, estimate
+from by_hand import HOST, estimate
 
 from arfloor.core.cases import Case, Ran, Result
 from arfloor.core.costs import fit_costs, held_out, predict_us

@@ -1,41 +1,11 @@
 """The floor on worked examples whose answers are known by hand."""
 
 import pytest
+from by_hand import HOST, estimate, probe
 
-from arfloor.core.cases import Case, Estimate, Primitive, Result
+from arfloor.core.cases import Case, Estimate, Result
 from arfloor.core.floor import check_bound, floor, raise_attainable
 from arfloor.core.rates import curve_us
-
-
-def estimate(value, spread=0.0, unit="us"):
-    return Estimate(value=value, lo=value * (1 - spread), hi=value * (1 + spread), n=9, unit=unit)
-
-
-def probe(kind, value, **changes):
-    fields = {
-        "kind": kind,
-        "engine": "sm",
-        "access": "relaxed" if kind == "pingpong" else "write",
-        "src": "cuda:0",
-        "dst": "host",
-        "path": "host",
-        "link": "pcie",
-        "nbytes": 4 if kind == "pingpong" else 1 << 22,
-        "active": "one_way",
-        "estimate": estimate(value, unit="us" if kind in ("pingpong", "launch") else "GB/s"),
-    }
-    return Primitive(**(fields | changes))
-
-
-HOST = (
-    probe("launch", 1.3),
-    probe("pingpong", 1.3),
-    probe("pingpong", 2.1, access="acquire_release"),
-    probe("stream", 55.0, engine="ce"),
-    probe("stream", 54.0, access="read"),
-    probe("stream", 37.0, active="all"),
-    probe("stream", 37.0, access="read", active="all"),
-)
 
 
 def host_floor(primitives=HOST, nbytes=262144, world=2, **changes):

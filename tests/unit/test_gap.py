@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_floor import HOST, estimate, probe
+from by_hand import HOST, estimate, probe
 
 from arfloor.core.cases import Case, Ran, Result
 from arfloor.core.gap import choice_cost, next_lever, schedule_of, why_gap

@@ -1,6 +1,6 @@
 """Posted-write collapse is seen in probes, and not where there is none."""
 
-from test_floor import HOST, probe
+from by_hand import HOST, probe
 
 from arfloor.core.regimes import write_collapses
 

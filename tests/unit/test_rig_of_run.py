@@ -1,7 +1,7 @@
 """A box described by a run's own probes predicts what those probes say."""
 
 import pytest
-from test_floor import HOST, probe
+from by_hand import HOST, probe
 
 from arfloor import topologies_io as io
 from arfloor.core.cases import Machine

@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from threads import Shared, ThreadGroup, together
 
 from arfloor.runtime import slabs
 
 runtime = pytest.importorskip("cuda.bindings.runtime", reason="needs cuda-core: pip install 'arfloor[cuda]'")
-
-
-class ThreadGroup:
-    """Ranks as threads."""
-
-    def __init__(self, rank: int, world: int, shared: dict[str, Any]) -> None:
-        self.rank, self.world, self._shared = rank, world, shared
-
-    def barrier(self) -> None:
-        self._shared["barrier"].wait(10)
-
-    def all_gather(self, value: Any) -> list[Any]:
-        self._shared["values"][self.rank] = value
-        self.barrier()
-        values = list(self._shared["values"])
-        self.barrier()
-        return values
-
-
-def together(world: int, body: Callable[[ThreadGroup], Any]) -> list[Any]:
-    shared = {"barrier": threading.Barrier(world), "values": [None] * world}
-    answers: list[Any] = [None] * world
-
-    def rank(index: int) -> None:
-        try:
-            answers[index] = body(ThreadGroup(index, world, shared))
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            answers[index] = error
-
-    threads = [threading.Thread(target=rank, args=(i,)) for i in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    return answers
 
 
 @pytest.fixture
@@ -151,6 +115,6 @@ def test_sysfs_lists_and_nodes(tmp_path: Path) -> None:
 
 def test_sizes_and_paths_are_checked() -> None:
     with pytest.raises(ValueError, match="positive"):
-        slabs.peer_slab(ThreadGroup(0, 1, {}), 0)
+        slabs.peer_slab(ThreadGroup(Shared(1), 0), 0)
     with pytest.raises(ValueError, match="'peer' or 'host'"):
-        slabs.slab("nvlink", ThreadGroup(0, 1, {}), 8)
+        slabs.slab("nvlink", ThreadGroup(Shared(1), 0), 8)

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from threads import ThreadGroup, together
 
 pytest.importorskip("torch")
 
@@ -16,21 +17,6 @@ from arfloor.core.tuning import Facts, candidates
 
 FACTS = Facts(path="host", world=2, multiprocessors=132)
 NBYTES = 1 << 18
-
-
-class ThreadGroup:
-    def __init__(self, rank: int, shared: dict[str, Any]) -> None:
-        self.rank, self.world, self._shared = rank, 2, shared
-
-    def barrier(self) -> None:
-        self._shared["barrier"].wait(20)
-
-    def all_gather(self, value: Any) -> list[Any]:
-        self._shared["values"][self.rank] = value
-        self.barrier()
-        values = list(self._shared["values"])
-        self.barrier()
-        return values
 
 
 class World:
@@ -104,24 +90,12 @@ class Barrier:
 
 
 def both_ranks() -> list[Any]:
-    shared = {"barrier": threading.Barrier(2), "values": [None, None]}
-    answers: list[Any] = [None, None]
-
-    def run(rank: int) -> None:
-        group = ThreadGroup(rank, shared)
-        try:
-            answers[rank] = tune.choose(
-                group, path="host", device=rank, dtype="bfloat16", nbytes=NBYTES, barrier=Barrier()
-            )
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            answers[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return answers
+    return together(
+        2,
+        lambda group: tune.choose(
+            group, path="host", device=group.rank, dtype="bfloat16", nbytes=NBYTES, barrier=Barrier()
+        ),
+    )
 
 
 def test_ranks_choose_the_same_plan_which_is_fast_together_and_apart(world: World) -> None:

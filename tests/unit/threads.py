@@ -69,6 +69,25 @@ def on_all_ranks(world, action):
     return results
 
 
+def together(world, action):
+    """[action(group) of each rank, or the exception that it raised]: for set-ups that fail on all ranks."""
+    shared = Shared(world)
+    answers = [None] * world
+
+    def run(rank):
+        try:
+            answers[rank] = action(ThreadGroup(shared, rank))
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            answers[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    return answers
+
+
 class Summing:
     """An all-reduce over threads, which adds in rank order. `fault(op, slot)` is called after each run."""
 
