@@ -104,7 +104,7 @@ def floor(
     # software that may use peer access may also go through host memory: the bound must allow for both
     either = usable(known, path="host", devices=devices) if path == "peer" else ()
     bound, bound_terms = _bound((*probes, *either), world, nbytes, cuts)
-    t0 = _launch(probes, mode)
+    t0 = _launch(probes, mode, path)
     tried = [
         (schedule.name, _terms(table, schedule, t0, nbytes, cuts))
         for table in tables
@@ -182,10 +182,11 @@ def _optimistic(e: Estimate) -> Estimate:
     return Estimate(value=e.lo, lo=e.lo, hi=e.value, n=e.n, unit=e.unit)
 
 
-def _launch(probes: Sequence[Primitive], mode: Mode) -> Term:
+def _launch(probes: Sequence[Primitive], mode: Mode, path: Path) -> Term:
     nodes = [p for p in probes if p.kind == "launch"]
     if mode == "isolated" or not nodes:
-        why = "no launch in this mode" if nodes else "CPU ranks launch nothing"
+        missing = "CPU ranks launch nothing" if path == "cpu" else "not probed"
+        why = "no launch in this mode" if mode == "isolated" else missing
         return Term(name="launch", us=exact(0.0), source=why)
     node = min(nodes, key=lambda p: _of(p).value)
     return Term(name="launch", us=_of(node), source=_name(node))

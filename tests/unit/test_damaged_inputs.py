@@ -94,6 +94,9 @@ def test_expert_layers_never_outnumber_the_layers():
     ):
         assert shape_from_config(experts | more).moe_layers == moe
     assert shape_from_config(CONFIG | {"num_experts": -8}).moe_layers == 0
+    assert shape_from_config(experts).shared_experts == 0
+    assert shape_from_config(experts | {"shared_expert_intermediate_size": 512}).shared_experts == 1
+    assert shape_from_config(experts | {"n_shared_experts": 2}).shared_experts == 2
 
 
 def test_a_config_with_a_mark_is_read_and_a_nested_one_refused(tmp_path):

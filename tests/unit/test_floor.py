@@ -4,7 +4,7 @@ import pytest
 from by_hand import HOST, estimate, probe
 
 from arfloor.core.cases import Case, Estimate, Result
-from arfloor.core.floor import check_bound, floor, raise_attainable
+from arfloor.core.floor import Cut, check_bound, floor, raise_attainable
 from arfloor.core.rates import curve_us
 
 
@@ -212,3 +212,21 @@ def test_rates_are_taken_at_the_size_that_was_probed_the_best_of_repeats():
     for nbytes, gbps in ((1 << 18, 20.0), (1 << 22, 40.0)):
         wire = host_floor(slow_then_fast, nbytes).terms.attainable[-1]
         assert wire.us.value == pytest.approx(nbytes / gbps / 1e3)
+
+
+def test_the_far_end_of_the_bound_is_that_of_its_slowest_wire():
+    cut = Cut(name="sockets", gbps=Estimate(value=20.0, lo=10.0, hi=30.0, n=9, unit="GB/s"))
+    got = host_floor((probe("pingpong", 1.0), probe("stream", 55.0)), cuts=(cut,))
+    assert got.bound.value == got.bound.lo == pytest.approx(1.0 + 262144 / 30e3)
+    assert got.bound.hi == pytest.approx(1.0 + 262144 / 20e3)
+
+
+def test_the_cheapest_launch_counts():
+    got = host_floor((*HOST, probe("launch", 2.0, src="cuda:1"), probe("launch", 0.9, src="cuda:1")))
+    assert got.terms.attainable[0].us.value == 0.9
+
+
+@pytest.mark.parametrize(("mode", "said"), [("graph", "not probed"), ("isolated", "no launch in this mode")])
+def test_a_launch_that_is_not_there_is_not_blamed_on_cpus(mode, said):
+    got = host_floor([p for p in HOST if p.kind != "launch"], mode=mode)
+    assert (got.terms.attainable[0].us.value, got.terms.attainable[0].source) == (0.0, said)

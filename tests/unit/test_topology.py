@@ -150,3 +150,11 @@ def test_no_schedule_beats_the_loaded_resource():
     flows = all_to_all(switched(4, 2))
     assert complete(flows).makespan_us >= max(loads(flows).values()) * (1 - 1e-9)
     assert complete([]).makespan_us == 0
+
+
+def test_each_flow_is_held_by_a_resource_of_its_own():
+    rates, held_by = max_min_rates([{"left": 0.1}, {"right": 0.1}, {"idle": 0.01, "right": 0.1}])
+    assert rates == pytest.approx((10.0, 5.0, 5.0))
+    assert held_by == ("left", "right", "right")
+    rates, held_by = max_min_rates([{"left": 0.1}, {"right": 0.1}])
+    assert held_by == ("left", "right")

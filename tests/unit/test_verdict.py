@@ -13,6 +13,7 @@ from arfloor.core.verdict import (
     default_result,
     is_default,
     judge,
+    ratio_span,
 )
 
 OFF = (("NCCL_P2P_DISABLE", "1"),)
@@ -185,3 +186,7 @@ def test_results_of_two_groups_are_refused():
 )
 def test_how_far_the_best_is_from_the_floor(attainable, told):
     assert told in judge((result(10),), floor_at(attainable)).sentence
+
+
+def test_a_ratio_is_told_with_both_its_ends():
+    assert ratio_span(Estimate(value=3.4, lo=3.1, hi=3.8, n=9, unit="ratio")) == "3.40x [3.10, 3.80]"
