@@ -11,8 +11,8 @@ from dataclasses import replace
 from arfloor.core.plans import Plan, ceil_div
 
 SOURCES: dict[str, tuple[str, ...]] = {
-    "line": ("common.cuh", "line.cu", "fused.cuh", "packets.cuh"),
-    "ll": ("common.cuh", "ll.cu", "fused.cuh", "packets.cuh"),
+    "line": ("common.cuh", "line.cu", "fused.cuh", "packets.cuh", "shots.cuh"),
+    "ll": ("common.cuh", "ll.cu", "fused.cuh", "packets.cuh", "shots.cuh"),
     "flag": ("common.cuh", "fused.cuh", "flag.cu"),
 }
 ALIGNMENT = 16

@@ -23,8 +23,8 @@ STATE_COUNTERS = 64
 """Byte offset of the first sequence counter in the state; the error word stands at 0."""
 
 SOURCES: dict[str, tuple[str, ...]] = {
-    "line": ("common.cuh", "line.cu", "packets.cuh"),
-    "ll": ("common.cuh", "ll.cu", "packets.cuh"),
+    "line": ("common.cuh", "line.cu", "packets.cuh", "shots.cuh"),
+    "ll": ("common.cuh", "ll.cu", "packets.cuh", "shots.cuh"),
     "flag": ("common.cuh", "flag.cu"),
 }
 

@@ -1,7 +1,7 @@
 // One-shot over lines with 8 bits an element on the wire (ARF_QUANT 1: int8, 2: fp8 e4m3): half the bytes, and
 // another result. A lane's 16 bytes carry a 16-bit scale and 14 elements; the line's last lane has less, for the
 // tag. Every rank's contribution is quantised, its own too, and the sum is taken in float32 in rank order, so
-// all ranks agree bit for bit. Follows packets.cuh.
+// all ranks agree bit for bit. Follows shots.cuh.
 //
 // The scale is a block's largest magnitude over the format's, rounded up to the upper half of a float32, so that
 // nothing overflows. An infinity or NaN makes its whole block NaN, as a sum with it would make the element.
