@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from arfloor.commands.options import Whole
+
+if TYPE_CHECKING:
+    from arfloor.ingest.imported import Imported
 
 Format = Literal["nccl-tests", "nvbandwidth", "aiconfigurator"]
 
@@ -59,6 +62,11 @@ def command(
         raise IngestError(
             f"--out {str(out)[:200]!r}: cannot be written ({why}); give a new folder"
         ) from error
+    _tell(imported, name, count, out)
+
+
+def _tell(imported: Imported, name: str, count: int, out: Path) -> None:
+    """What was left out, what was assumed, and what was written where."""
     for warned in imported.warned:
         print(f"{name}, {warned}", file=sys.stderr)
     for assumed in imported.assumed:

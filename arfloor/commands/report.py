@@ -70,13 +70,7 @@ def command(
     else:
         sys.stdout.write(_predicted(shown, format, table, line))
     if figures is not None:
-        try:
-            drawn = _figures(shown, figures)
-        except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            place = f"--figures {str(figures)[:200]!r}"
-            raise InputError(f"{place}: cannot be written ({why}); give another folder") from error
-        for written in drawn:
+        for written in _figures(shown, figures):
             print(written, file=sys.stderr)
 
 
@@ -151,15 +145,21 @@ def _predicted(outlook: Outlook, format: Format, table: str, worth: str) -> str:
 
 
 def _figures(shown: Report | Outlook, folder: Path) -> list[Path]:
+    """The pictures written. Raises InputError for a folder that cannot be written to."""
     from arfloor.report.model import Report
 
-    if isinstance(shown, Report):
-        from arfloor.report import plots
+    try:
+        if isinstance(shown, Report):
+            from arfloor.report import plots
 
-        return plots.write(shown, folder)
-    from arfloor.report.predicted import plot
+            return plots.write(shown, folder)
+        from arfloor.report.predicted import plot
 
-    return plot.write(shown, folder)
+        return plot.write(shown, folder)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        place = f"--figures {str(folder)[:200]!r}"
+        raise InputError(f"{place}: cannot be written ({why}); give another folder") from error
 
 
 def _terminal() -> _Terminal:
