@@ -215,13 +215,7 @@ def _forbidden(axes: Axes, bound: Points, bottom: float) -> None:
 
 def _strip(axes: Axes, section: Section) -> None:
     """One coloured bar a run of sizes with the same verdict, the verdict's name on it."""
-    axes.set_ylim(0, 1)
-    axes.set_yticks([])
-    axes.set_ylabel("verdict", rotation=0, ha="right", va="center", fontsize=8)
-    axes.grid(False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(axis="x", length=0)
+    style.bare(axes, "verdict")
     sizes = [row.nbytes for row in section.rows]
     left, right = axes.get_xlim()
     edges = [left, *(float(np.sqrt(a * b)) for a, b in pairwise(sizes)), right]

@@ -122,6 +122,17 @@ def log_axis(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{_plain(y)}{unit}"))
 
 
+def bare(axes: Axes, label: str) -> None:
+    """Axes as a strip under a picture: 0 to 1, no ticks or frame, a label at the left."""
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    axes.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(axis="x", length=0)
+
+
 def _plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 

@@ -143,13 +143,14 @@ def test_random_stalls_change_nothing(closing: Any, plan: str, world: int, path:
     "plan", ["line128t64-one-6x64", "ll-two-6x64", "flag-two-6x64", "line128t64-islands-6x64"]
 )
 def test_a_rank_that_never_arrives_poisons_and_is_named(closing: Any, plan: str) -> None:
-    ranks = closing(plan, 4, spin_s=0.2)
+    spin_s = 0.2
+    ranks = closing(plan, 4, spin_s=spin_s)
     assert run_many(ranks, 3) == 0
     begun = time.monotonic()
     lost = Operation(ranks, 20000, 5)
     lost.launch(ranks=[0, 1, 3])
     torch.cuda.synchronize()
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 15 * spin_s
     errors = ranks.errors()
     assert all(errors[r] is not None and errors[r].sequence == 4 for r in (0, 1, 3))
     assert any(errors[r].waited_for == 2 for r in (0, 1, 3))
@@ -160,7 +161,7 @@ def test_a_rank_that_never_arrives_poisons_and_is_named(closing: Any, plan: str)
     begun = time.monotonic()
     after.launch(ranks=[0, 1, 3])
     assert all(after.output(r).isnan().all() for r in (0, 1, 3))
-    assert time.monotonic() - begun < 0.2
+    assert time.monotonic() - begun < spin_s  # it waits for nobody
 
     # once they have met again, in a new epoch, all is well
     ranks.new_epoch()

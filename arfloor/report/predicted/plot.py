@@ -108,13 +108,7 @@ def _band(axes: Axes, line: Line, color: str, name: str, dashes: str, *, bold: b
 
 def _strip(axes: Axes, outlook: Outlook) -> None:
     """The schedule that attainable rests on, by size; it changes at the crossovers."""
-    axes.set_ylim(0, 1)
-    axes.set_yticks([])
-    axes.set_ylabel("best by", rotation=0, ha="right", va="center", fontsize=8)
-    axes.grid(False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(axis="x", length=0)
+    style.bare(axes, "best by")
     left, right = axes.get_xlim()
     if outlook.crossovers:
         names = [outlook.crossovers[0].first, *(c.second for c in outlook.crossovers)]
