@@ -83,7 +83,7 @@ class Wrong(Faulty):
 
         def wrong(slot):
             run(slot)
-            op._tensors[slot][3] += 1
+            op.inputs[slot][3] += 1  # in place: the output too
 
         op.run = wrong
 
