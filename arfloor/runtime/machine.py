@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import socket
 from collections.abc import Sequence
@@ -54,7 +55,11 @@ class Facts:
 
 def versions() -> dict[str, str]:
     """Versions of what measures; backends add what they loaded to `Ran.library`."""
-    found = {"arfloor": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    found = {
+        "arfloor": __version__,
+        "python": platform.python_version(),
+        "kernel": kernel_version(platform.release()),
+    }
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
@@ -72,6 +77,12 @@ def forget_binding(launcher: str) -> None:
     if launcher == "mpirun":
         with contextlib.suppress(OSError):  # the system narrows it to what this job may use
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def kernel_version(release: str) -> str:
+    """`6.1.0` of `6.1.0-28-cloud-amd64`: what follows can name the place a machine was built for."""
+    found = re.match(r"\d+(\.\d+)*", release)
+    return found[0] if found else "unknown"
 
 
 def facts() -> Facts:

@@ -133,7 +133,7 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return asked.stdout.strip() or None
+    return asked.stdout.strip() if asked.returncode == 0 else None  # a tree without commits echoes HEAD
 
 
 def _now() -> str:

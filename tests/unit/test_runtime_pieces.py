@@ -7,6 +7,7 @@ from arfloor.core.cases import Samples
 from arfloor.core.recipe import BadInput
 from arfloor.core.redact import redact_env, redact_text
 from arfloor.runtime import agree, machine, mpi_launch, ranks, stopping
+from arfloor.runtime.machine import kernel_version
 from arfloor.runtime.progress import Progress, Tail
 from tests.unit.test_rundir import write_run
 
@@ -191,3 +192,11 @@ def test_open_mpi_may_oversubscribe_only_where_ranks_outnumber_cores(monkeypatch
     key = "PRTE_MCA_rmaps_default_mapping_policy"
     assert key not in mpi_launch.environment(2)
     assert mpi_launch.environment(3)[key] == ":oversubscribe"
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("6.1.0-28-cloud-amd64", "6.1.0"), ("6.18.44-build-of-a-place", "6.18.44"), ("unnamed", "unknown")],
+)
+def test_a_kernels_version_does_not_name_the_place_it_was_built_for(release, version):
+    assert kernel_version(release) == version
