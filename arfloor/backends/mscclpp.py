@@ -86,7 +86,8 @@ class Mscclpp:
         return MscclppOp(case, _session(group), slots, device=case.devices[group.rank])
 
 
-# its own defaults, and the grids that were fastest somewhere on an NVLink pair
+# its own defaults, and the largest grids that both packet kernels take at a common number of threads: a
+# choice, not a measurement (no run of arfloor has measured MSCCL++ yet)
 CONTENDERS = frozenset(
     {"allpair_packet", "packet", "rsag_zero_copy", "allpair_packet-64x512", "packet-64x512"}
 )
