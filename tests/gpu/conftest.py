@@ -9,6 +9,9 @@ import pytest
 # Before CUDA starts: virtual ranks need a hardware queue a stream.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
+# markers, and the GPUs that a test with one needs
+MARKERS = {"gpu": 1, "gpu2": 2, "gpu3": 3, "gpu4": 4}
+
 
 def _gpus() -> int:
     try:
@@ -21,7 +24,7 @@ def _gpus() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     found = None
     for item in items:
-        wanted = 2 if item.get_closest_marker("gpu2") else 1 if item.get_closest_marker("gpu") else 0
+        wanted = max((n for name, n in MARKERS.items() if item.get_closest_marker(name)), default=0)
         if wanted:
             found = _gpus() if found is None else found
             if found < wanted:

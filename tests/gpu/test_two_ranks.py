@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+from launching import real_ranks
 
 pytestmark = [pytest.mark.gpu2, pytest.mark.processes]
 
-PROGRAM = Path(__file__).with_name("two_ranks.py")
-ROOT = Path(__file__).parents[2]
 
-
-def two_ranks(*arguments: str, timeout_s: float = 90, ends: tuple[int, int] = (0, 0)) -> list[Any]:
-    """Run a scenario; the JSON of each rank that ended as it should (None when killed)."""
-    store = torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
-    )
-    env = dict(os.environ, PORT=str(store.port), WORLD_SIZE="2", PYTHONPATH=str(ROOT))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments],
-            env=dict(env, RANK=str(rank)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=timeout_s) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    for process, (_, errors), wanted in zip(ranks, outputs, ends, strict=True):
-        assert process.returncode == wanted, errors[-2000:]
-    return [json.loads(out.splitlines()[-1]) if out.strip() else None for out, _ in outputs]
+def two_ranks(*arguments: str, ends: tuple[int, int] = (0, 0)) -> list[Any]:
+    return real_ranks(2, *arguments, ends=ends)
 
 
 PLANS = {

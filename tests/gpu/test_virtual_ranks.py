@@ -76,12 +76,12 @@ def closing() -> Iterator[Callable[..., VirtualRanks]]:
 
 def sizes_fit(plan: str, world: int, path: str) -> bool:
     return not (
-        (world == 2 and "islands" in plan) or (path == "host" and ("staged" in plan or "pull" in plan))
+        (world in (2, 3) and "islands" in plan) or (path == "host" and ("staged" in plan or "pull" in plan))
     )
 
 
 @pytest.mark.parametrize("path", ["peer", "host"])
-@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_element_of_every_rank_is_right(closing: Any, plan: str, world: int, path: str) -> None:
     if not sizes_fit(plan, world, path):

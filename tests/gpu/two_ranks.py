@@ -1,11 +1,12 @@
-"""One rank of a two-GPU test: `two_ranks.py SCENARIO [ARGUMENT...] [-- SCENARIO ...]`, with RANK,
-WORLD_SIZE and PORT set.
+"""One rank of a test on real GPUs: `two_ranks.py SCENARIO [ARGUMENT...] [-- SCENARIO ...]`, with RANK,
+WORLD_SIZE and PORT set. For two to eight ranks, a GPU each.
 
-Prints a line of JSON a scenario. Run by test_two_ranks.py, or by hand for longer stress.
+Prints a line of JSON a scenario. Run by test_two_ranks.py, test_many_ranks.py, or by hand for longer stress.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -36,6 +37,13 @@ def reducer_for(plan: str, path: str, dtype: str = "bfloat16", **more: Any) -> R
     return Reducer(plan=parse(plan), path=path, dtype=dtype, group=group, device=rank, **options)
 
 
+def in_order(terms: list[torch.Tensor], shot: int) -> torch.Tensor:
+    """float32 sums in rank order, as every kernel takes them; islands are summed on their own first."""
+    halves = [terms] if shot != 4 else [terms[: world // 2], terms[world // 2 :]]
+    partial = [functools.reduce(torch.add, half) for half in halves]
+    return functools.reduce(torch.add, partial)
+
+
 class Reduction:
     """A reduction with a payload of its own and its right result, which needs no communication."""
 
@@ -43,7 +51,7 @@ class Reduction:
         dtype = getattr(torch, reducer.end.dtype)
         random = torch.Generator(device="cuda").manual_seed(seed)
         terms = [torch.randn(numel, generator=random, device="cuda").to(dtype) for _ in range(world)]
-        self.expected = (terms[0].float() + terms[1].float()).to(dtype)
+        self.expected = in_order([t.float() for t in terms], reducer.end.plan.shot).to(dtype)
         self.own = terms[rank]
         self.source = torch.zeros(numel + offset, dtype=dtype, device="cuda")[offset:]
         self.target = self.source if inplace else torch.empty_like(terms[rank])
@@ -173,7 +181,7 @@ def dead(path: str, plan: str) -> dict[str, Any]:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     begun = time.monotonic()
-    made[3].run()
+    made[3].run()  # every rank that is left waits for rank 1
     torch.cuda.synchronize()
     took = time.monotonic() - begun
     try:
@@ -195,7 +203,7 @@ def backend(path: str) -> dict[str, Any]:
             backend=path,
             variant="auto",
             path=path,
-            devices=("cuda:0", "cuda:1"),
+            devices=tuple(f"cuda:{r}" for r in range(world)),
             numel=numel,
             dtype=dtype,
             mode="graph",

@@ -68,6 +68,12 @@ PLAIN = [
     ("ll-two-2x64", 2, "peer"),
     ("flag-two-2x64", 2, "host"),
     ("flag-one-pull-2x64", 4, "peer"),
+    # three ranks: chunks of which the last is short or empty
+    ("line512t64-two-2x64-ahead1", 3, "host"),
+    ("line128t64-two-staged-2x64", 3, "peer"),
+    ("ll-one-2x64", 3, "peer"),
+    ("flag-two-pull-2x64", 3, "peer"),
+    ("line512t64-one-2x64-ahead1-pace20-lag100-window1", 3, "host"),
 ]
 
 
@@ -77,7 +83,7 @@ PLAIN = [
 def test_sums_are_exact_through_two_to_the_32nd(built: Path, plan: str, world: int, path: str) -> None:
     ranks = emulator.EmulatedRanks(built, plan, world, path=path)
     ranks.set_sequence(0xFFFFFFFF - 2)
-    for seed, (numel, offset) in enumerate([(1, 0), (333, 1), (4096, 0), (2001, 3), (5000, 0)]):
+    for seed, (numel, offset) in enumerate([(1, 0), (2, 0), (333, 1), (4096, 0), (2001, 3), (5003, 0)]):
         terms = [random(10 * seed + r, numel) for r in range(world)]
         halves = [terms] if "islands" not in plan else [terms[: world // 2], terms[world // 2 :]]
         partial = [sum((t.float() for t in half[1:]), half[0].float()) for half in halves]

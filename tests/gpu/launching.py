@@ -1,0 +1,47 @@
+"""Starts two_ranks.py on real GPUs, a process a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arfloor.runtime.ranks import NO_MULTICAST
+
+PROGRAM = Path(__file__).with_name("two_ranks.py")
+ROOT = Path(__file__).parents[2]
+
+
+def real_ranks(
+    world: int, *arguments: str, timeout_s: float = 90, ends: Sequence[int] | None = None
+) -> list[Any]:
+    """Run a scenario; the JSON of each rank that ended as it should (None when killed)."""
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+    )
+    env = dict(os.environ, PORT=str(store.port), WORLD_SIZE=str(world), PYTHONPATH=str(ROOT), **NO_MULTICAST)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments],
+            env=dict(env, RANK=str(rank)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        outputs = [process.communicate(timeout=timeout_s) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    for process, (_, errors), wanted in zip(ranks, outputs, ends or [0] * world, strict=True):
+        assert process.returncode == wanted, errors[-2000:]
+    return [json.loads(out.splitlines()[-1]) if out.strip() else None for out, _ in outputs]
