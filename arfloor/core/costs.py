@@ -1,15 +1,21 @@
 """What an implementation adds to the schedule it follows, fitted on some results and asked about others.
 
-    t = launch + hops + rounds * c + k * wire + bytes / (channels * g)
+    t = launch + hops + rounds * (c + (trips - 1) * w) + k * wire + bytes / (channels * g)
 
 launch, hops and wire come from probes (the protocol's own bytes count as wire); c is what a round
-costs beyond a flag, k what is lost of the wire, g what one channel or block moves. All three are at
-least 0, k at least 1; fitted by least squares on relative residuals, so that small sizes count.
+costs beyond a flag, w what it costs a worker to wait once more (`arfloor.core.trips`), k what is lost of the
+wire, g what one channel or block moves. All are at least 0, k at least 1; fitted by least squares on
+relative residuals, so that small sizes count.
+
+A library that changes its algorithm or protocol with the size is as many implementations: each is fitted by
+itself, over all sizes and variants that ran it, as its log says. No figure belongs to a size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy.optimize import nnls
@@ -17,6 +23,12 @@ from scipy.optimize import nnls
 from arfloor.core.cases import Primitive, Result, record
 from arfloor.core.gap import packet_factor, schedule_of
 from arfloor.core.rates import RateTable, usable
+from arfloor.core.trips import plan_of, trips
+
+LEAST = 4
+"""Results that a fit needs: as many as it has figures."""
+
+Segment = tuple[object, ...]
 
 
 @record
@@ -27,6 +39,7 @@ class Costs:
     """
 
     round_us: float
+    trip_us: float
     wire_factor: float
     channel_gbps: float | None
     n: int
@@ -37,26 +50,45 @@ class Costs:
 class _Features:
     known_us: float
     rounds: int
+    further_trips: int
     wire_us: float
     channel_us: float  # at 1 GB/s a channel
     measured_us: float
 
+    @property
+    def fitted(self) -> tuple[float, float, float, float]:
+        return self.rounds, self.further_trips, self.wire_us, self.channel_us
+
+
+def segment_of(result: Result) -> Segment:
+    """What must be alike for two results to have the same costs: where it ran, and which code did.
+
+    Our own packets (LL and lines of any length) are one kernel, whatever the plan.
+    """
+    case = result.case
+    protocol = ((result.ran.protocol if result.ran else None) or "").lower()
+    if plan_of(result) is not None and protocol.startswith(("line", "ll")):
+        protocol = "packets"
+    where = (case.path, case.settings, case.devices, case.groups, case.mode)
+    return (*where, case.backend, schedule_of(result)[0].name, protocol)
+
 
 def fit_costs(results: Iterable[Result], primitives: Sequence[Primitive]) -> Costs | None:
-    """Fit the correct results of one implementation, path and world; None with fewer than three."""
+    """Fit the correct results of one implementation, path and world; None with fewer than `LEAST`."""
     rows = [f for r in results if (f := _features(r, primitives)) is not None]
-    if len(rows) < 3:
+    if len(rows) < LEAST:
         return None
     measured = np.array([f.measured_us for f in rows])
     # k = 1 + an excess >= 0: an implementation cannot beat the wire it was probed on
     beyond = np.array([f.measured_us - f.known_us - f.wire_us for f in rows])
-    columns = np.array([[f.rounds, f.wire_us, f.channel_us] for f in rows])
+    columns = np.array([f.fitted for f in rows])
     found, _ = nnls(columns / measured[:, None], beyond / measured)
     predicted = measured - beyond + columns @ found
     return Costs(
         round_us=float(found[0]),
-        wire_factor=1 + float(found[1]),
-        channel_gbps=float(1 / found[2]) if found[2] > 0 else None,
+        trip_us=float(found[1]),
+        wire_factor=1 + float(found[2]),
+        channel_gbps=float(1 / found[3]) if found[3] > 0 else None,
         n=len(rows),
         worst_residual=float(np.max(np.abs(predicted / measured - 1))),
     )
@@ -67,36 +99,86 @@ def predict_us(result: Result, primitives: Sequence[Primitive], costs: Costs) ->
     f = _features(result, primitives, timed=False)
     if f is None:
         return None
-    channel = f.channel_us / costs.channel_gbps if costs.channel_gbps else 0.0
-    return f.known_us + f.rounds * costs.round_us + f.wire_us * costs.wire_factor + channel
+    channel = 1 / costs.channel_gbps if costs.channel_gbps else 0.0
+    figures = (costs.round_us, costs.trip_us, costs.wire_factor, channel)
+    return f.known_us + sum(x * figure for x, figure in zip(f.fitted, figures, strict=True))
+
+
+@record
+class Fitted:
+    """Costs by segment, and for segments of too few results what multiplies the library's own prediction."""
+
+    costs: Mapping[Segment, Costs]
+    scales: Mapping[Segment, float]
+
+    def predict_us(self, result: Result, primitives: Sequence[Primitive]) -> float | None:
+        """Latency in us of a case by what it ran as; None where its segment could not be fitted."""
+        key = segment_of(result)
+        if key in self.costs:
+            return predict_us(result, primitives, self.costs[key])
+        expected = result.ran.predicted_us if result.ran else None
+        return None if expected is None or key not in self.scales else expected * self.scales[key]
+
+
+def fit_segments(results: Iterable[Result], primitives: Sequence[Primitive]) -> Fitted:
+    """Fit every segment by itself; one with fewer than `LEAST` results scales the library's own model."""
+    segments: dict[Segment, list[Result]] = defaultdict(list)
+    for r in results:
+        if r.status == "ok" and r.latency is not None:
+            segments[segment_of(r)].append(r)
+    costs = {k: found for k, rows in segments.items() if (found := fit_costs(rows, primitives)) is not None}
+    few = {k: rows for k, rows in segments.items() if k not in costs}
+    return Fitted(costs=costs, scales={k: s for k, rows in few.items() if (s := _scale(rows)) is not None})
+
+
+def _scale(results: Iterable[Result]) -> float | None:
+    """Geometric mean of measured over what the library expects; None where it expects nothing."""
+    logs = [
+        math.log(r.latency.value / r.ran.predicted_us)
+        for r in results
+        if r.latency is not None and r.ran is not None and r.ran.predicted_us
+    ]
+    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 @record
 class HeldOut:
-    """How well results that were not fitted are predicted: relative errors by case id, and the worst."""
+    """How well results that were not fitted are predicted: relative errors by case id, and the worst.
 
-    costs: Costs
+    `unpredicted`: ids of those whose segment was not among the fitted.
+    """
+
+    fitted: Fitted
     errors: tuple[tuple[str, float], ...]
+    unpredicted: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
         return max((abs(e) for _, e in self.errors), default=0.0)
 
+    def within(self, share: float = 0.1) -> int:
+        """How many are predicted within a share of what was measured."""
+        return sum(abs(e) <= share for _, e in self.errors)
+
 
 def held_out(
     results: Sequence[Result], primitives: Sequence[Primitive], *, fitted: Callable[[Result], bool]
-) -> HeldOut | None:
-    """Fit the results that `fitted` chooses and predict the others; None when too few are left to fit."""
-    costs = fit_costs([r for r in results if fitted(r)], primitives)
-    if costs is None:
-        return None
-    errors = []
+) -> HeldOut:
+    """Fit the results that `fitted` chooses, segment by segment, and predict the other correct ones.
+
+    What a held-out case ran as is known from a log that times nothing; its latency is not looked at.
+    """
+    found = fit_segments([r for r in results if fitted(r)], primitives)
+    errors, unpredicted = [], []
     for r in results:
-        if not fitted(r) and r.status == "ok" and r.latency is not None:
-            predicted = predict_us(r, primitives, costs)
-            if predicted is not None:
-                errors.append((r.case.id, predicted / r.latency.value - 1))
-    return HeldOut(costs=costs, errors=tuple(errors))
+        if fitted(r) or r.status != "ok" or r.latency is None:
+            continue
+        predicted = found.predict_us(r, primitives)
+        if predicted is None:
+            unpredicted.append(r.case.id)
+        else:
+            errors.append((r.case.id, predicted / r.latency.value - 1))
+    return HeldOut(fitted=found, errors=tuple(errors), unpredicted=tuple(unpredicted))
 
 
 def _features(result: Result, primitives: Sequence[Primitive], *, timed: bool = True) -> _Features | None:
@@ -120,6 +202,7 @@ def _features(result: Result, primitives: Sequence[Primitive], *, timed: bool = 
     return _Features(
         known_us=launch + schedule.rounds * table.latency[0].value,
         rounds=schedule.rounds,
+        further_trips=schedule.rounds * (trips(result) - 1),
         wire_us=max(edges) * packet,
         channel_us=moved / channels / 1e3,
         measured_us=result.latency.value if result.latency else 0.0,

@@ -1,0 +1,37 @@
+"""Latencies of the recorded runs predicted where they were not fitted, both paths of the two-GPU box."""
+
+from pathlib import Path
+
+import pytest
+
+from arfloor import rundir
+from arfloor.core.costs import held_out
+
+TOPOLOGIES = Path(__file__).resolve().parents[2] / "topologies"
+
+
+@pytest.fixture(scope="module", params=["h200-x2-nvlink", "h200-x2-host-bridge"])
+def run(request):
+    return rundir.load(TOPOLOGIES / request.param / "run")
+
+
+def in_graphs(run, *backends):
+    return [r for r in run.results if r.case.mode == "graph" and r.case.backend in backends]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_sizes_left_out_are_predicted_within_ten_per_cent(run, half):
+    for backends in (("nccl",), ("peer", "host")):
+        results = in_graphs(run, *backends)
+        fitted = set(sorted({r.case.nbytes for r in results})[half::2])
+        got = held_out(results, run.primitives, fitted=lambda r, fitted=fitted: r.case.nbytes in fitted)
+        assert not got.unpredicted
+        assert len(got.errors) >= len(results) // 2 - 5
+        assert got.within(0.1) >= len(got.errors) - 1
+
+
+@pytest.mark.parametrize("variant", ["default", "16ch"])
+def test_grids_left_out_are_predicted_within_ten_per_cent(run, variant):
+    """No latency of the variant is fitted: other channels, protocols that change elsewhere."""
+    got = held_out(in_graphs(run, "nccl"), run.primitives, fitted=lambda r: r.case.variant != variant)
+    assert len(got.errors) == got.within(0.1) == 25

@@ -1,0 +1,64 @@
+"""How well a run's latencies are predicted where they were not fitted.
+
+python tools/held_out.py RUN [ANOTHER RUN OF THE SAME BOX]
+
+Fitted on every second size (either half), then on all variants but one: the others predicted, counted when
+within 10 %. With another run, how many of the same cases it repeats within 10 %: no prediction of it can
+be expected to do better.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+
+from arfloor import rundir
+from arfloor.core.cases import Result
+from arfloor.core.costs import HeldOut, held_out
+
+WITHIN = 0.1
+
+
+def repeated(results: list[Result], other: dict[str, float]) -> dict[str, bool]:
+    """By case id, whether another run measured it within 10 % of this one."""
+    found = {}
+    for r in results:
+        if r.case.id in other and r.latency is not None:
+            found[r.case.id] = abs(other[r.case.id] / r.latency.value - 1) <= WITHIN
+    return found
+
+
+def show(title: str, results: list[Result], got: HeldOut, again: dict[str, bool]) -> None:
+    by_id = {r.case.id: r for r in results}
+    rows: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
+    for case_id, error in got.errors:
+        rows[by_id[case_id].case.path, by_id[case_id].case.label.split(" [")[0]].append((case_id, error))
+    print(f"{title}: {got.within(WITHIN)} of {len(got.errors) + len(got.unpredicted)} within 10 %")
+    for (path, label), errors in sorted(rows.items()):
+        good = sum(abs(e) <= WITHIN for _, e in errors)
+        known = [again[i] for i, _ in errors if i in again]
+        noise = f", other run {sum(known)} of {len(known)}" if known else ""
+        missed = "  ".join(f"{by_id[i].case.nbytes} B {e:+.1%}" for i, e in errors if abs(e) > WITHIN)
+        print(f"  {path:<5} {label:<22} {good:>3} of {len(errors)}{noise}  {missed}")
+
+
+def main(paths: list[str]) -> None:
+    if not paths:
+        raise SystemExit(__doc__)
+    run = rundir.load(paths[0])
+    results = [r for r in run.results if r.case.mode == "graph" and r.status == "ok"]
+    other = rundir.load(paths[1]).results if len(paths) > 1 else ()
+    again = repeated(results, {r.case.id: r.latency.value for r in other if r.latency is not None})
+    sizes = sorted({r.case.nbytes for r in results})
+    for half, name in ((0, "odd"), (1, "even")):
+        fitted = frozenset(sizes[half::2])
+        got = held_out(results, run.primitives, fitted=lambda r, fitted=fitted: r.case.nbytes in fitted)
+        show(f"fitted on every second size, predicted the {name} ones", results, got, again)
+    for variant in sorted({r.case.variant for r in results if r.case.backend == "nccl"}):
+        chosen = [r for r in results if r.case.backend == "nccl"]
+        got = held_out(chosen, run.primitives, fitted=lambda r, variant=variant: r.case.variant != variant)
+        show(f"fitted on all variants of nccl but {variant}, predicted that", chosen, got, again)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
