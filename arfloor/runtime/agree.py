@@ -39,7 +39,12 @@ _POISONED = {
 
 def poisoned(error: BaseException) -> str | None:
     """The reason code when an error left the device context unusable, else None."""
-    text = f"{type(error).__name__}: {error}".lower()
+    return poison_named(f"{type(error).__name__}: {error}")
+
+
+def poison_named(text: str) -> str | None:
+    """The reason code when a text, an error or what a process printed, tells of an unusable context."""
+    text = text.lower()
     return next((reason for words, reason in _POISONED.items() if words in text), None)
 
 

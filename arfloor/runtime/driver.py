@@ -16,6 +16,7 @@ from typing import Any
 from arfloor import rundir
 from arfloor.core.plan import LaunchPlan, RunPlan
 from arfloor.runtime import supervisor as sup
+from arfloor.runtime.agree import poison_named
 from arfloor.runtime.progress import Tail, progress_file
 from arfloor.runtime.ranks import Ranks, StoreLost, own_environment
 from arfloor.runtime.worker import WorkPlan, die_with_parent
@@ -24,6 +25,8 @@ from arfloor.runtime.worker import WorkPlan, die_with_parent
 POLL_S = 0.1
 # how long mpiexec may take to end its ranks by itself, which also clears its files
 TERMINATE_S = 3.0
+# how much of the end of a worker's output is searched for why it ended
+LAST_WORDS_NBYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +69,9 @@ class Worker:
     """The process that this rank started for one attempt."""
 
     def __init__(self, command: list[str], env: dict[str, str], log: Path, gentle: bool) -> None:
-        self._gentle = gentle
+        self._gentle, self._log = gentle, log
         with log.open("ab") as stream:
+            self._log_start = stream.tell()  # a resumed run goes on in the same file
             # its own session: a Ctrl-C reaches the supervisors only, which end workers in order
             self._process = subprocess.Popen(
                 command,
@@ -82,6 +86,12 @@ class Worker:
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""
         return self._process.poll()
+
+    def lost(self) -> str | None:
+        """Reason code of the unusable device context that the end of its output tells of, if it does."""
+        with self._log.open("rb") as stream:
+            stream.seek(max(self._log_start, self._log.stat().st_size - LAST_WORDS_NBYTES))
+            return poison_named(stream.read().decode(errors="replace"))
 
     def kill(self) -> None:
         """End it and its process group. mpiexec is asked first: it ends its ranks and clears up."""
@@ -149,8 +159,9 @@ class Driver:
                 if self._key != key or self._worker is None:
                     return
         if code is not None:
+            lost = self._worker.lost() if self._worker is not None and code != 0 else None
             self._worker_ended()
-            yield sup.Exited(now=now, code=code)
+            yield sup.Exited(now=now, code=code, lost=lost)
             return
         yield from self._from_others(now, key, state)
         if self._key == key:

@@ -102,10 +102,15 @@ class Line:
 
 @record
 class Exited:
-    """The process this supervisor started has ended; all its lines were delivered before."""
+    """The process this supervisor started has ended; all its lines were delivered before.
+
+    lost: a reason code where its output tells of an unusable device context. Libraries watch for errors in
+    threads of their own and abort the process before it can say so itself.
+    """
 
     now: float
     code: int
+    lost: str | None = None
 
 
 @record

@@ -20,6 +20,7 @@ from arfloor.backends.nccl import Nccl
 from arfloor.core.cases import Case
 from arfloor.primitives.gpu import measure
 from arfloor.runtime import health, timing_gpu
+from arfloor.runtime.barrier import DeviceBarrier
 
 SKEW_US = 50.0
 
@@ -48,9 +49,14 @@ def late(ranks: GpuRank) -> Callable[[], None]:
 
 
 class NoBarrier:
-    """The safeguard removed: ranks start when their hosts do."""
+    """The safeguard removed: ranks start when their hosts do. A node stands in the barrier's place."""
 
-    def enqueue(self, stream: int) -> None: ...
+    def __init__(self, barrier: DeviceBarrier) -> None:
+        self._barrier = barrier
+
+    def enqueue(self, stream: int) -> None:
+        self._barrier.enqueue_delay(stream, 0.0)
+
     def check(self) -> None: ...
 
 
@@ -63,7 +69,7 @@ def skewed(ranks: GpuRank, nbytes: int, mode: str, *, barrier: bool = True) -> d
     timer.warm_up()
     if not barrier:
         timer.close()
-        timer._barrier = NoBarrier()
+        timer._barrier = NoBarrier(timer._barrier)
         timer._chains = None
     taken: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(16):

@@ -119,7 +119,8 @@ def test_an_illegal_address_and_a_hang_cost_their_own_case_only(faulty: tuple[in
     by_case = {(r.case.backend, r.case.variant, r.case.nbytes): r for r in run.results}
     bad = {key for key, r in by_case.items() if r.status != "ok"}
     assert bad == {("illegal", "default", 65536), ("endless", "default", 65536)}
-    assert by_case["illegal", "default", 65536].reason in ("illegal_address", "device_error")
+    illegal = by_case["illegal", "default", 65536]
+    assert illegal.reason in ("illegal_address", "device_error"), illegal.detail
     assert by_case["endless", "default", 65536].reason == "worker_hung"
     assert len(run.manifest.failures) >= 2
     assert code == 0

@@ -232,6 +232,18 @@ def test_an_abort_is_the_echo_of_a_death():
     assert "rank 1" in decided(world.last_start().launch)[victim].detail
 
 
+def test_an_abort_whose_output_tells_of_a_lost_device_is_the_cause():
+    world = World([make_launch(0)])
+    victim = world.states[0].current.blocks[0].cases[0]
+    world.begin_case(victim)
+    world.feed(0, sup.Exited(now=world.now, code=-9))
+    world.feed(1, sup.Exited(now=world.now, code=-sup.SIGABRT, lost="illegal_address"))
+    world.settle()
+    result = decided(world.last_start().launch)[victim]
+    assert result.reason == "illegal_address"
+    assert "rank 1" in result.detail
+
+
 def test_a_poisoned_context_carries_its_own_reason():
     world = World([make_launch(0)])
     victim = world.states[0].current.blocks[0].cases[0]
