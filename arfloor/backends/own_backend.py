@@ -9,12 +9,10 @@ a plan   any name that `arfloor.core.plans.parse` reads, such as `line512t64-one
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from arfloor.backends import kept
 from arfloor.backends.base import SUPPORTED, Group, PreparedOp, Support, Variant
 from arfloor.core import lossy
 from arfloor.core.cases import Case, Machine, Settings
@@ -84,9 +82,9 @@ class OwnBackend:
 
         if case.variant == "auto":
             key = (self.path, group.world, case.dtype, case.nbytes)
-            kept = group.broadcast(_kept().get(_name(key)))
-            if key not in _CHOSEN and kept is not None:
-                _CHOSEN[key] = parse(kept)
+            found = group.broadcast(kept.read().get(_name(key)))
+            if key not in _CHOSEN and found is not None:
+                _CHOSEN[key] = parse(found)
             if key not in _CHOSEN:
                 barrier = DeviceBarrier(group, self.path, device=device)
                 try:
@@ -102,7 +100,7 @@ class OwnBackend:
                     barrier.close()
                 _CHOSEN[key] = choice.plan
                 if group.rank == 0:
-                    _keep(key, choice.plan)
+                    kept.add(_name(key), choice.plan.name)
             return _CHOSEN[key]
         if case.variant == "rule":
             return tune.untuned(self.path, group.world, device, case.nbytes)
@@ -116,32 +114,9 @@ _Key = tuple[str, int, str, int]
 _CHOSEN: dict[_Key, Plan] = {}
 """Plans that this process tuned; equal on all ranks, because all chose by the same times."""
 
-PLANS_DIR = "ARFLOOR_PLANS_DIR"
-"""Variable that names a folder in which later processes of the same run find what earlier ones tuned."""
-
 
 def _name(key: _Key) -> str:
     return "/".join(map(str, key))
-
-
-def _kept() -> dict[str, str]:
-    """Plans by name of their key, as earlier processes left them; empty without a folder."""
-    folder = os.environ.get(PLANS_DIR)
-    file = Path(folder or ".") / "plans.json"
-    if not folder or not file.is_file():
-        return {}
-    return dict(json.loads(file.read_text()))
-
-
-def _keep(key: _Key, plan: Plan) -> None:
-    """Add a plan; the file is replaced whole, so that a kill leaves the old one or the new one."""
-    folder = os.environ.get(PLANS_DIR)
-    if not folder:
-        return
-    file = Path(folder) / "plans.json"
-    fresh = file.with_suffix(".tmp")
-    fresh.write_text(json.dumps({**_kept(), _name(key): plan.name}))
-    fresh.replace(file)
 
 
 class SubGroup:

@@ -17,10 +17,13 @@ class TorchSlots:
     """`slots` inputs cut from one allocation, and outputs from another unless the case is in place.
 
     One allocation each keeps what a library must register (IPC handles, windows) to two ranges.
-    Slots start 256 bytes apart at least, so that vector accesses stay aligned at every size.
+    Slots start 256 bytes apart at least, so that vector accesses stay aligned at every size. `apart`: an
+    allocation a slot, for libraries that know a buffer by its allocation.
     """
 
-    def __init__(self, case: Case, slots: int, *, device: str, allocate: Allocate | None = None) -> None:
+    def __init__(
+        self, case: Case, slots: int, *, device: str, allocate: Allocate | None = None, apart: bool = False
+    ) -> None:
         import torch
 
         self.slots = slots
@@ -28,8 +31,14 @@ class TorchSlots:
         self._numel = case.numel
         stride = -(-case.nbytes // 256) * 256 * case.numel // case.nbytes
         make = allocate or (lambda numel, dtype: torch.zeros(numel, dtype=dtype, device=device))
-        self.inputs = self._cut(make(slots * stride, self._dtype), stride)
-        self.outputs = self.inputs if case.inplace else self._cut(make(slots * stride, self._dtype), stride)
+
+        def cut() -> list[Any]:
+            if apart:
+                return [make(self._numel, self._dtype) for _ in range(slots)]
+            return self._cut(make(slots * stride, self._dtype), stride)
+
+        self.inputs = cut()
+        self.outputs = self.inputs if case.inplace else cut()
 
     def _cut(self, flat: Any, stride: int) -> list[Any]:
         return [flat[slot * stride : slot * stride + self._numel] for slot in range(self.slots)]

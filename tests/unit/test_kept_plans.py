@@ -6,20 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from arfloor.backends import own_backend as own
-from arfloor.core.plans import parse
+from arfloor.backends import kept
 
 
 def test_plans_are_kept_for_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = ("host", 2, "bfloat16", 8192), ("peer", 2, "bfloat16", 8192)
-    plan = parse("line128t64-one-9x64-lag300")
-    monkeypatch.delenv(own.PLANS_DIR, raising=False)
-    own._keep(first, plan)
-    assert own._kept() == {}
-    monkeypatch.setenv(own.PLANS_DIR, str(tmp_path))
-    own._keep(first, plan)
-    own._keep(second, parse("ll-one-4x256"))
-    assert {name: parse(text).name for name, text in own._kept().items()} == {
-        "host/2/bfloat16/8192": plan.name,
+    monkeypatch.delenv(kept.PLANS_DIR, raising=False)
+    kept.add("host/2/bfloat16/8192", "line128t64-one-9x64-lag300")
+    assert kept.read() == {}
+    monkeypatch.setenv(kept.PLANS_DIR, str(tmp_path))
+    kept.add("host/2/bfloat16/8192", "line128t64-one-9x64-lag300")
+    kept.add("peer/2/bfloat16/8192", "ll-one-4x256")
+    assert kept.read() == {
+        "host/2/bfloat16/8192": "line128t64-one-9x64-lag300",
         "peer/2/bfloat16/8192": "ll-one-4x256",
     }

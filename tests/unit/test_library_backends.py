@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from arfloor.backends import mscclpp
+from arfloor.backends import kept, mscclpp
 from arfloor.backends.mscclpp import Mscclpp, MscclppOp, parse_variant
 from arfloor.backends.nccl_symm import NcclSymm
 from arfloor.backends.slots import TorchSlots
@@ -48,6 +48,8 @@ def machine(**facts):
         (Mscclpp(), {}, {"p2p": False}, "needs_p2p"),
         (Mscclpp(), {"variant": "rsag"}, {"peer_atomics": False}, "needs_peer_atomics"),
         (Mscclpp(), {"numel": 1023}, {}, "size"),
+        (Mscclpp(), {"variant": "rsag_zero_copy"}, {}, "world_size"),
+        (Mscclpp(), {"variant": "packet-tuned", "numel": 7 << 20}, {}, "size"),
         (Mscclpp(), {"groups": ((0,), (1,))}, {}, "world_size"),
         (TorchSymm(), {"dtype": "float16"}, {}, "dtype"),
         (TorchSymm(), {"numel": 8}, {}, "size"),
@@ -81,7 +83,8 @@ def test_a_missing_package_is_named_with_its_origin():
 def test_variant_names_are_taken_apart_and_unknown_ones_refused():
     assert parse_variant("packet") == ("packet", 0, 0)
     assert parse_variant("packet-32x512") == ("packet", 32, 512)
-    for name in ("nvls", "packet-1x1", "packet-", "", "packet-32x512x2"):
+    assert parse_variant("rsag_zero_copy-tuned") == ("rsag_zero_copy", 0, 0)
+    for name in ("nvls", "packet-1x1", "packet-", "", "packet-32x512x2", "packet-tuned-tuned"):
         with pytest.raises(ValueError, match="variant"):
             parse_variant(name)
 
@@ -99,12 +102,31 @@ def test_slots_are_apart_aligned_and_poisoned():
 class Algorithm:
     """Stands in for a native algorithm: records what it was asked for and answers with a code."""
 
-    def __init__(self, code=0):
+    def __init__(self, code=lambda call: 0):
         self.code, self.calls = code, []
 
     def execute(self, **arguments):
         self.calls.append(arguments)
-        return self.code
+        return self.code(arguments)
+
+
+class Session:
+    """Stands in for what a process holds; buffers are used again, as on a GPU."""
+
+    def __init__(self, algorithm):
+        self.algorithms = {"packet": algorithm}
+        self.comm = types.SimpleNamespace(communicator="comm")
+        self.dtypes, self.sum, self.version = {"bfloat16": "bf16"}, "sum", "0.9.0"
+        self.free = []
+
+    def take(self, nbytes, device):
+        import torch
+
+        made = types.SimpleNamespace(view=torch.zeros(max(nbytes, 4096), dtype=torch.uint8, device=device))
+        return self.free.pop() if self.free else made
+
+    def give(self, buffers):
+        self.free.extend(buffers)
 
 
 @pytest.fixture
@@ -114,34 +136,77 @@ def no_gpu_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(cuda_stream=7))
 
 
-def session(algorithm):
-    return types.SimpleNamespace(
-        algorithms={"packet": algorithm},
-        comm=types.SimpleNamespace(communicator="comm"),
-        dtypes={"bfloat16": "bf16"},
-        sum="sum",
-        version="0.9.0",
-    )
-
-
 def test_every_slot_is_connected_before_a_capture_and_the_grid_is_passed(no_gpu_stream):
     algorithm = Algorithm()
-    op = MscclppOp(case(variant="packet-32x512"), session(algorithm), 3, device="cpu")
+    op = MscclppOp(case(variant="packet-32x512"), Session(algorithm), 3, device="cpu")
     assert len({call["input_buffer"] for call in algorithm.calls}) == 3
+    assert all(call["input_buffer"] == call["output_buffer"] for call in algorithm.calls)
     first = algorithm.calls[0]
     assert (first["nblocks"], first["nthreads_per_block"], first["stream"]) == (32, 512, 7)
     assert first["input_size"] == first["output_size"] == 2048
-    assert op.ran().algorithm == "packet"
+    assert op.ran().algorithm == "packet 32x512"
+
+
+def test_out_of_place_buffers_differ_and_all_are_given_back(no_gpu_stream):
+    algorithm, held = Algorithm(), Session(Algorithm())
+    held.algorithms["packet"] = algorithm
+    op = MscclppOp(case(inplace=False), held, 2, device="cpu")
+    assert len({c[k] for c in algorithm.calls for k in ("input_buffer", "output_buffer")}) == 4
+    op.close()
+    assert len(held.free) == 4
+
+
+class Alone:
+    """The group of one rank."""
+
+    rank, world = 0, 1
+
+    def all_gather(self, value):
+        return [value]
+
+    def broadcast(self, value):
+        return value
+
+
+def test_tuning_takes_the_fastest_grid_that_the_library_accepts_and_keeps_it(
+    no_gpu_stream, monkeypatch, tmp_path
+):
+    monkeypatch.setenv(kept.PLANS_DIR, str(tmp_path))
+    refused = {(64, 1024), (112, 512)}
+    algorithm = Algorithm(lambda call: 4 if (call["nblocks"], call["nthreads_per_block"]) in refused else 0)
+    wanted = case(variant="packet-tuned")
+    op = MscclppOp(wanted, Session(algorithm), 2, device="cpu")
+    seen = []
+
+    def times(op, case, group, grids):
+        seen.append(grids)
+        return {f"{b}x{t}": abs(b - 16) + t / 1024 for b, t in grids}
+
+    monkeypatch.setattr(mscclpp, "_times", times)
+    assert mscclpp.tuned(op, wanted, Alone()) == (16, 512)
+    assert not refused & set(seen[0])
+    assert mscclpp.tuned(op, wanted, Alone()) == (16, 512)
+    assert len(seen) == 1, "a later launch of the run does not tune again"
+
+
+def test_the_library_takes_every_grid_at_two_ranks():
+    most = {"packet": 112, "rsag_zero_copy": 128}
+    for algorithm, grids in mscclpp.GRIDS.items():
+        for text in grids:
+            blocks, threads = map(int, text.split("x"))
+            assert blocks <= most.get(algorithm, 64)
+            assert threads in range(32, 1025, 32)
+            assert (threads if algorithm == "packet" else blocks * threads) >= 128, "all flags advance"
 
 
 def test_a_refusal_of_the_library_raises_with_its_code(no_gpu_stream):
     with pytest.raises(RuntimeError, match="code 3"):
-        MscclppOp(case(), session(Algorithm(code=3)), 1, device="cpu")
+        MscclppOp(case(), Session(Algorithm(lambda call: 3)), 1, device="cpu")
 
 
 def test_an_algorithm_that_this_build_lacks_is_named(no_gpu_stream):
     with pytest.raises(RuntimeError, match="has packet"):
-        MscclppOp(case(variant="fullmesh"), session(Algorithm()), 1, device="cpu")
+        MscclppOp(case(variant="fullmesh"), Session(Algorithm()), 1, device="cpu")
 
 
 def test_no_variant_uses_multicast():

@@ -1,0 +1,30 @@
+"""What one launch of a run tunes, later launches need not tune again: names and choices in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+PLANS_DIR = "ARFLOOR_PLANS_DIR"
+"""Variable that names the folder of the table."""
+
+
+def read() -> dict[str, str]:
+    """Choices by name, as earlier processes left them; empty without a folder."""
+    folder = os.environ.get(PLANS_DIR)
+    file = Path(folder or ".") / "plans.json"
+    if not folder or not file.is_file():
+        return {}
+    return dict(json.loads(file.read_text()))
+
+
+def add(name: str, choice: str) -> None:
+    """Keep a choice; the file is replaced whole, so that a kill leaves the old one or the new one."""
+    folder = os.environ.get(PLANS_DIR)
+    if not folder:
+        return
+    file = Path(folder) / "plans.json"
+    fresh = file.with_suffix(".tmp")
+    fresh.write_text(json.dumps({**read(), name: choice}))
+    fresh.replace(file)
