@@ -78,7 +78,7 @@ def read_command_line(
     Parameters
     ----------
     recipe
-        A shipped recipe (decode, libraries, nccl-grid, smoke) or a TOML file. Default: decode.
+        A shipped recipe (decode, libraries, nccl-grid, smoke, tp4) or a TOML file. Default: decode.
     sizes
         Sizes of one rank's message, as 4096,256KiB,1MiB.
     dtypes

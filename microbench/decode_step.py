@@ -1,11 +1,12 @@
 """What is a faster all-reduce worth in a decode step?
 
     torchrun --standalone --nproc-per-node=2 microbench/decode_step.py
-    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/decode_step.py
+    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/decode_step.py --json FILE
 
 A synthetic step (32 layers, hidden 4096, FFN 14336, bfloat16, two reduces a layer) in one CUDA graph,
 with NCCL as it comes, NCCL's variants, our kernels tuned for the size, and no reduce at all. At two
-ranks outputs must equal NCCL's bit for bit.
+ranks outputs must equal NCCL's bit for bit; with more, NCCL adds in another order, and only our ranks must
+agree with each other.
 
 What to look for: a reduce costs the step more than a chain of reduces says, because its code and data are
 no longer in the caches and the ranks do not arrive together. "no reduce" bounds what anyone can gain.
@@ -14,7 +15,10 @@ no longer in the caches and the ranks do not arrive together. "no reduce" bounds
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import zlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,7 +62,10 @@ def measure(ranks: GpuRank, steps: dict[str, DecodeStep], rounds: int) -> dict[s
     return {name: [max(at) for at in zip(*(r[name] for r in everyone), strict=True)] for name in times}
 
 
-def one_batch(ranks: GpuRank, weights: Weights, batch: int, ways: dict[str, Any], rounds: int) -> None:
+def one_batch(
+    ranks: GpuRank, weights: Weights, batch: int, ways: dict[str, Any], rounds: int
+) -> dict[str, Any]:
+    """Time a batch every way and say so. Returns what `--json` keeps of it."""
     nbytes = weights.shape.message_nbytes(batch)
     barrier = DeviceBarrier(ranks.group, ranks.path, device=ranks.rank)
     options = {"path": ranks.path, "dtype": "bfloat16", "device": ranks.rank}
@@ -77,11 +84,13 @@ def one_batch(ranks: GpuRank, weights: Weights, batch: int, ways: dict[str, Any]
         steps[name].replay()
         torch.cuda.synchronize()
     same = torch.equal(steps["ours"].output, steps["nccl default"].output)
+    bits = zlib.crc32(steps["ours"].output.view(torch.uint8).cpu().numpy().tobytes())
+    alike = len(set(ranks.group.all_gather(bits))) == 1
     slowest = measure(ranks, steps, rounds)
     reducer.check()
     all_same = all(ranks.group.all_gather(same))
     ranks.say(f"batch {batch}, {nbytes} B over {ranks.path}, plan {plan.name}")
-    ranks.say(f"  outputs equal to NCCL's bit for bit: {all_same}")
+    ranks.say(f"  outputs equal to NCCL's bit for bit: {all_same}; ours alike on all ranks: {alike}")
     for name in sorted(slowest, key=lambda n: statistics.median(slowest[n])):
         us = statistics.median(slowest[name])
         ratios = sorted(a / b for a, b in zip(slowest[name], slowest["ours"], strict=True))
@@ -93,6 +102,14 @@ def one_batch(ranks: GpuRank, weights: Weights, batch: int, ways: dict[str, Any]
     steps.clear()
     reducer.close()
     barrier.close()
+    return {
+        "batch": batch,
+        "nbytes": nbytes,
+        "plan": plan.name,
+        "equal_to_nccl": all_same,
+        "alike": alike,
+        "us": {name: statistics.median(us) for name, us in slowest.items()},
+    }
 
 
 def main() -> None:
@@ -100,12 +117,17 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,32,64")
     parser.add_argument("--variants", default="default,16ch,ring-ll-16ch")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     ranks = join()
     ways = nccl_ways(ranks, args.variants.split(","))
     weights = Weights(Shape(), ranks.rank, ranks.world, ranks.rank)
-    for batch in map(int, args.batches.split(",")):
-        one_batch(ranks, weights, batch, ways, args.rounds)
+    batches = [int(b) for b in args.batches.split(",")]
+    kept = [one_batch(ranks, weights, batch, ways, args.rounds) for batch in batches]
+    if args.json and ranks.rank == 0:
+        args.json.write_text(
+            json.dumps({"world": ranks.world, "path": ranks.path, "batches": kept}, indent=1)
+        )
     ranks.leave()
 
 

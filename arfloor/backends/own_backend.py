@@ -18,7 +18,7 @@ from arfloor.core import lossy
 from arfloor.core.cases import Case, Machine, Settings
 from arfloor.core.cases import Path as Way
 from arfloor.core.plans import DTYPE_NUMBER, MAX_WORLD, Plan, parse
-from arfloor.core.tuning import MANY_RANK_FAMILIES, families, family
+from arfloor.core.tuning import MANY_RANK_FAMILIES, Facts, families, family
 
 MAX_NBYTES = 256 << 20
 
@@ -40,6 +40,9 @@ class OwnBackend:
             return Support(ok=False, reason="world_size", detail=f"2 to {MAX_WORLD} ranks, not {case.world}")
         if case.dtype not in DTYPE_NUMBER:
             return Support(ok=False, reason="dtype", detail=f"{', '.join(DTYPE_NUMBER)}, not {case.dtype}")
+        problem = shape_flaw(case.variant, case.world, self.path)
+        if problem:
+            return Support(ok=False, reason="world_size", detail=problem)
         if lossy.wire_of(case.variant) and case.dtype == "float32":
             detail = "8 bits an element on the wire are for 16-bit dtypes"
             return Support(ok=False, reason="dtype", detail=detail)
@@ -52,12 +55,11 @@ class OwnBackend:
         return SUPPORTED
 
     def variants(self, machine: Machine) -> Sequence[Variant]:
-        """`auto` for every run; the rest for grids."""
+        """`auto` for every run; the rest for grids and for recipes that name them."""
         if machine.device_kind != "cuda" or not 2 <= machine.world <= MAX_WORLD:
             return ()
-        from arfloor.backends.tune import facts_of_machine
-
-        names = ("auto", "rule", *families(facts_of_machine(machine, self.path)), *lossy.FAMILIES)
+        # the same for every world, so that one recipe does for all: `support` says which do not exist here
+        names = ("auto", "rule", *families(shapes_of(4, self.path)), *lossy.FAMILIES)
         return [
             Variant(name=name, path=self.path, settings=self.settings, contender=name == "auto")
             for name in names
@@ -108,6 +110,20 @@ class OwnBackend:
         if case.variant in (*families(facts), *MANY_RANK_FAMILIES, *lossy.FAMILIES):
             return family(case.variant, facts, case.nbytes)
         return parse(case.variant)
+
+
+def shapes_of(world: int, path: Way) -> Facts:
+    """Facts to ask `families` which shapes a path has; the number of multiprocessors does not matter."""
+    return Facts(path=path, world=world, multiprocessors=132)
+
+
+def shape_flaw(variant: str, world: int, path: Way) -> str:
+    """Why a shape does not exist for so many ranks; empty when it does, or when it is no shape's name."""
+    if variant not in families(shapes_of(4, path)) or variant in families(shapes_of(world, path)):
+        return ""
+    if variant == "islands":
+        return f"two islands need an even number of ranks, 4 at least, not {world}"
+    return f"{variant} is for three ranks and more: between {world}, staging changes nothing"
 
 
 _Key = tuple[str, int, str, int]

@@ -111,7 +111,12 @@ def devices_of(machine: Machine) -> tuple[str, ...]:
 def make_plan(recipe: Recipe, machine: Machine, offers: Sequence[Offer], supports: Supports) -> RunPlan:
     """Plan a run. Raises BadInput when the recipe leaves nothing to plan."""
     paths = recipe.paths or ("cpu",) if machine.device_kind == "cpu" else recipe.paths
-    wanted = [o for o in offers if (o.contender or recipe.grid) and (not paths or o.path in paths)]
+    named = _named(recipe, offers)
+    wanted = [
+        o
+        for o in offers
+        if (o.contender or recipe.grid or _name(o) in named) and (not paths or o.path in paths)
+    ]
     if not wanted:
         offered = sorted({o.path for o in offers})
         raise BadInput(
@@ -132,6 +137,22 @@ def make_plan(recipe: Recipe, machine: Machine, offers: Sequence[Offer], support
         for settings, rows in built.items()
     }
     return _ordered(recipe, blocks, frozenset(o.backend for o in wanted if o.probes))
+
+
+def _name(offer: Offer) -> str:
+    return f"{offer.backend}:{offer.variant}"
+
+
+def _named(recipe: Recipe, offers: Sequence[Offer]) -> frozenset[str]:
+    """Names in `also`, of this run's backends. Raises BadInput on one that its backend does not offer."""
+    backends = {o.backend for o in offers}
+    named = frozenset(n for n in recipe.also if n.partition(":")[0] in backends)
+    unknown = sorted(named - {_name(o) for o in offers})
+    if unknown:
+        backend = unknown[0].partition(":")[0]
+        offered = ", ".join(dict.fromkeys(o.variant for o in offers if o.backend == backend))
+        raise BadInput(f"also: {unknown[0]!r} is not offered; {backend} offers {offered}")
+    return named
 
 
 def _cases(offer: Offer, recipe: Recipe, machine: Machine) -> Iterable[Case]:

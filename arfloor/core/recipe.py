@@ -32,7 +32,8 @@ class Recipe:
     at extra_sizes only. groups: a partition of the ranks; empty is one group of all ranks.
     budget_s: seconds of timing in the whole run, shared evenly. interval: a case stops when its 95 %
     interval is within this fraction of the median. timeout_s: what a step of one case may take
-    before its worker counts as hung. grid: also the variants that are no contenders.
+    before its worker counts as hung. grid: also the variants that are no contenders. also: of these, only
+    those named, as `backend:variant`.
     """
 
     name: str = "custom"
@@ -51,6 +52,7 @@ class Recipe:
     timeout_s: float = 30.0
     primitives: bool = True
     grid: bool = False
+    also: tuple[str, ...] = ()
     seed: int = 0
 
 

@@ -227,10 +227,12 @@ def measure(
 ) -> list[Primitive]:
     """Probe every path. Collective; the same records on every rank.
 
-    A path that cannot be probed yields one record that says why. When `budget_s` runs out, what is
-    left of a path's stream sizes is not measured (rank 0's clock decides for all).
+    A path that cannot be probed yields one record that says why. `budget_s` is meant for two ranks, and grows
+    with their number, as the pairs do. When it runs out, what is left of a path's streams is not measured
+    (rank 0's clock decides for all).
     """
     began = time.monotonic()
+    budget_s *= bench.group.world / 2
     found: list[Primitive] = []
 
     def in_time(share: float) -> bool:
@@ -333,19 +335,31 @@ def _flags(probe: _Probe, link: str) -> list[Primitive]:
 
 def _rates(probe: _Probe, link: str, in_time: Callable[[], bool]) -> list[Primitive]:
     found: list[Primitive] = []
-    # the largest and the decode size first: what is dropped for lack of time is the least needed
-    for nbytes in sorted(SIZES, key=lambda s: (s != max(SIZES), s != 256 << 10, s)):
-        for engine in ("sm", "ce"):
-            for pattern in patterns(probe.path, probe.world, engine):
-                if not in_time():
-                    return found
-                tried = [
-                    rates_gbps(probe.stream_us(pattern, nbytes, grid), nbytes)
-                    for grid in probe.grids(engine, nbytes)
-                ]
-                rates = max(tried, key=lambda r: statistics.median(r) if r else 0.0)
-                found += [_rate(probe, link, pattern, s, nbytes, rates) for s in pattern.streams]
+    for nbytes, engine, pattern in in_order_of_need(probe.path, probe.world):
+        if not in_time():
+            return found
+        tried = [
+            rates_gbps(probe.stream_us(pattern, nbytes, grid), nbytes) for grid in probe.grids(engine, nbytes)
+        ]
+        rates = max(tried, key=lambda r: statistics.median(r) if r else 0.0)
+        found += [_rate(probe, link, pattern, s, nbytes, rates) for s in pattern.streams]
     return found
+
+
+def in_order_of_need(path: Path, world: int) -> list[tuple[int, str, Pattern]]:
+    """(bytes, engine, pattern) of every stream probe: what is dropped for lack of time is the least needed.
+
+    The patterns of a reduce before single streams, of which there are many from three ranks on; then the
+    largest and the decode size first. Pure, equal on all ranks.
+    """
+    jobs = [(n, e, p) for n in SIZES for e in ("sm", "ce") for p in patterns(path, world, e)]
+
+    def need(job: tuple[int, str, Pattern]) -> tuple[bool, bool, bool, int]:
+        nbytes, _, pattern = job
+        alone = pattern.active == "one_way" and world > 2
+        return alone, nbytes != max(SIZES), nbytes != 256 << 10, nbytes
+
+    return sorted(jobs, key=need)
 
 
 def _rate(

@@ -36,6 +36,18 @@ class Shape:
         """Bytes of one reduce."""
         return 2 * batch * self.hidden
 
+    def weight_nbytes(self, world: int) -> int:
+        """Bytes of bfloat16 weights that one of `world` ranks reads in a step."""
+        per_layer = self.hidden * (self.qkv + self.hidden + 3 * self.ffn)
+        return 2 * self.layers * per_layer // world
+
+    def check(self, world: int) -> None:
+        """Raise ValueError unless every split over the ranks is whole, in elements of 16 bytes."""
+        for name in ("hidden", "ffn", "qkv"):
+            columns = getattr(self, name)
+            if columns % (8 * world):
+                raise ValueError(f"expected {name} a multiple of 8 x {world} ranks, found {columns}")
+
 
 class Weights:
     """One rank's bfloat16 weights, random, scaled to keep activations near one. Shared by all steps."""
@@ -43,6 +55,7 @@ class Weights:
     def __init__(self, shape: Shape, rank: int, world: int, device: int) -> None:
         import torch
 
+        shape.check(world)
         random = torch.Generator(device=f"cuda:{device}").manual_seed(1000 + rank)
 
         def matrix(rows: int, columns: int) -> torch.Tensor:

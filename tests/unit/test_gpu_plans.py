@@ -16,6 +16,7 @@ from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, envir
 from arfloor.core.cases import Case, Machine
 from arfloor.core.schedules import schedules
 from arfloor.core.traffic import expected_nbytes, path_mark, traffic_mark
+from arfloor.primitives.gpu import SIZES, in_order_of_need
 from arfloor.primitives.gpu_patterns import ends, patterns, rates_gbps
 from arfloor.runtime import jit
 from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read
@@ -98,6 +99,19 @@ def test_gpu_modules_import_without_torch_or_cuda() -> None:
         "import arfloor.runtime.health, arfloor.runtime.barrier"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("path", ["peer", "host"])
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_the_patterns_of_a_reduce_are_probed_before_single_streams(path: str, world: int) -> None:
+    jobs = in_order_of_need(path, world)
+    assert sorted(map(repr, jobs)) == sorted(
+        repr((n, e, p)) for n in SIZES for e in ("sm", "ce") for p in patterns(path, world, e)
+    )
+    joint = [i for i, (_, _, p) in enumerate(jobs) if p.active != "one_way"]
+    if world > 2:
+        assert joint == list(range(len(joint)))
+    assert jobs[0][0] == max(SIZES)
 
 
 @given(st.integers(2, 16), st.sampled_from(["sm", "ce"]))

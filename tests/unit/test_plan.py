@@ -154,6 +154,14 @@ def test_only_a_grid_measures_what_is_no_contender():
     assert "slow" not in {c.variant for p in make(Recipe()).launches for r in p.blocks for c in r.cases}
 
 
+def test_a_recipe_may_name_what_is_no_contender():
+    named = make(Recipe(also=("mpi:slow", "nccl:32ch")))  # nccl has no part in this run
+    shown = {c.variant for launch in named.launches for row in launch.blocks for c in row.cases}
+    assert shown == {"default", "slow"}
+    with pytest.raises(BadInput, match="also: 'mpi:slwo' is not offered; mpi offers default, slow"):
+        make(Recipe(also=("mpi:slwo",)))
+
+
 def test_what_cannot_run_is_decided_with_its_reason():
     def supports(case):
         return ("dtype", "no sum of it") if case.backend == "mpi" else None
