@@ -44,11 +44,10 @@ def test_each_world_measures_what_is_predicted_within_its_time(world: int) -> No
             assert ("peer", shape, "peer", nbytes) in cases
         for shape in ("line128-staged", "line512-two-staged"):
             assert (("peer", shape, "peer", nbytes) in cases) == (world > 2)
-        assert ("mscclpp", "packet", "peer", nbytes) in cases
-        # its kernels move 16 bytes at a time of every rank's part
-        assert (("torch_symm", "two_shot", "peer", nbytes) in cases) == (world != 3)
-    if world == 3:
-        assert ("torch_symm", "two_shot", "peer", 98304) in cases
+        for library, variant in (("mscclpp", "packet"), ("torch_symm", "two_shot")):
+            # their kernels move 16 bytes at a time of every rank's part
+            assert ((library, variant, "peer", nbytes) in cases) == (world != 3)
+            assert (library, variant, "peer", 98304) in cases
     assert len(cases) <= 280
     assert plan.estimate_s < 120
 
