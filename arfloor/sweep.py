@@ -32,6 +32,8 @@ from arfloor.core.cases import Machine
 from arfloor.core.recipe import BadInput, Recipe, check_groups, parse_groups
 from arfloor.runtime import machine as machines
 from arfloor.runtime.ranks import Ranks, StoreLost, place
+from arfloor.runtime.spares import Spares
+from arfloor.runtime.spares import wanted as wanted_spares
 
 T = TypeVar("T")
 OK, BAD_INPUT, NOTHING, WRONG, INTERRUPTED = 0, 2, 4, 5, 130
@@ -253,12 +255,24 @@ def main(argv: list[str] | None = None) -> int:
             raise BadInput(
                 f"ranks: an all-reduce needs at least 2 ranks, found {where.world}; raise the count"
             )
-        ranks = Ranks(where)
+        # first of all: they import torch while this process does
+        spares = Spares(0 if "--dry-run" in argv else wanted_spares(os.environ), where.rank)
     except BadInput as error:
         print(f"arfloor: {error}", file=sys.stderr)
         return BAD_INPUT
+    with contextlib.closing(spares):
+        try:
+            ranks = Ranks(where)
+        except BadInput as error:
+            print(f"arfloor: {error}", file=sys.stderr)
+            return BAD_INPUT
+        return _among(ranks, argv, signals, spares)
+
+
+def _among(ranks: Ranks, argv: list[str], signals: Any, spares: Spares) -> int:
+    """The command on one of `ranks`: what ends it early becomes one line and an exit code."""
     try:
-        return _on_rank(ranks, argv, signals)
+        return _on_rank(ranks, argv, signals, spares)
     except BadInput as error:
         if ranks.rank == 0:
             print(f"arfloor: {error}", file=sys.stderr)
@@ -282,7 +296,7 @@ def _leave(ranks: Ranks) -> None:
                 ranks.wait(f"left/{rank}", timeout_s=10.0)
 
 
-def _on_rank(ranks: Ranks, argv: list[str], signals: Any) -> int:
+def _on_rank(ranks: Ranks, argv: list[str], signals: Any, spares: Spares) -> int:
     from arfloor.runtime import running
 
     agreed = agree(ranks, argv, machines.facts())
@@ -296,7 +310,7 @@ def _on_rank(ranks: Ranks, argv: list[str], signals: Any) -> int:
         return OK
     root = run_directory(ranks, agreed.wanted)
     job = running.job(root, agreed.wanted.recipe, agreed.machine, {c.name: c.spec for c in agreed.chosen})
-    state = running.carry_out(job, ranks, signals, plan, agreed.wanted.recipe, agreed.machine)
+    state = running.carry_out(job, ranks, signals, plan, agreed.wanted.recipe, agreed.machine, spares)
     code = _report(root, state.interrupted) if ranks.rank == 0 else OK
     if state.interrupted:
         return INTERRUPTED

@@ -19,6 +19,7 @@ from arfloor.runtime import supervisor as sup
 from arfloor.runtime.agree import poison_named
 from arfloor.runtime.progress import Tail, progress_file
 from arfloor.runtime.ranks import Ranks, StoreLost, own_environment
+from arfloor.runtime.spares import Spares
 from arfloor.runtime.worker import WorkPlan, die_with_parent
 
 # supervisors share the cores with what is measured: look rarely enough to cost it nothing
@@ -68,12 +69,20 @@ class Signals:
 class Worker:
     """The process that this rank started for one attempt."""
 
-    def __init__(self, command: list[str], env: dict[str, str], log: Path, gentle: bool) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        env: dict[str, str],
+        log: Path,
+        gentle: bool,
+        spare: Callable[[], subprocess.Popen[bytes] | None] = lambda: None,
+    ) -> None:
+        """`spare` gives the process that carries the command out, where one was started ahead."""
         self._gentle, self._log = gentle, log
         with log.open("ab") as stream:
             self._log_start = stream.tell()  # a resumed run goes on in the same file
             # its own session: a Ctrl-C reaches the supervisors only, which end workers in order
-            self._process = subprocess.Popen(
+            self._process = spare() or subprocess.Popen(
                 command,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -107,8 +116,11 @@ class Worker:
 class Driver:
     """Runs one supervisor to its end."""
 
-    def __init__(self, job: Job, ranks: Ranks, signals: Signals, watch: Watch) -> None:
+    def __init__(
+        self, job: Job, ranks: Ranks, signals: Signals, watch: Watch, spares: Spares | None = None
+    ) -> None:
         self._job, self._ranks, self._signals, self._watch = job, ranks, signals, watch
+        self._spares = spares or Spares(0, ranks.rank)
         self._writer = rundir.Writer(job.root)
         self._worker: Worker | None = None
         self._tails: dict[int, Tail] = {}
@@ -119,7 +131,10 @@ class Driver:
     def run(self, plan: RunPlan) -> sup.State:
         """Carry a plan out; returns the last state."""
         state = sup.State(rank=self._ranks.rank, world=self._ranks.world, launches=plan.launches)
+        self._spares.keep(sum(launch.launcher == "supervisor" for launch in plan.launches))
         try:
+            # their imports take cores: all must be over before anything is measured
+            self._spares.wait(until=lambda: self._signals.seen)
             state = self._feed(state, sup.Begin(now=time.monotonic()))
             while state.phase != "finished":
                 time.sleep(POLL_S)
@@ -130,6 +145,7 @@ class Driver:
             state = self._feed(state, sup.Interrupt(now=time.monotonic()))
         finally:
             self._kill()
+            self._spares.close()
         self._timing = False
         self._show()
         return state
@@ -241,7 +257,13 @@ class Driver:
             env |= mpi_launch.environment(self._ranks.world)
         log = job.root / ".work" / f"launch-{launch.index}-{attempt}-rank-{self._ranks.rank}.log"
         self._timing = False
-        self._worker = Worker(command, env, log, gentle=mpi)
+        self._worker = Worker(
+            command,
+            env,
+            log,
+            gentle=mpi,
+            spare=lambda: None if mpi else self._spares.take(file, log, launch.settings),
+        )
 
     def _work_plan(self, launch: LaunchPlan, attempt: int) -> WorkPlan:
         job, where = self._job, self._ranks.place

@@ -19,6 +19,7 @@ from arfloor.runtime import supervisor
 from arfloor.runtime.driver import Driver, Job, Signals, Watch
 from arfloor.runtime.ranks import Ranks
 from arfloor.runtime.show import Show
+from arfloor.runtime.spares import Spares
 
 # `module:function`, loaded by workers: the layer above may not be imported from here
 PRIMITIVES = {"cpu": "arfloor.primitives.cpu:measure", "cuda": "arfloor.primitives.gpu:measure"}
@@ -62,12 +63,18 @@ def job(root: Path, recipe: Recipe, machine: Machine, backends: dict[str, str]) 
 
 
 def carry_out(
-    work: Job, ranks: Ranks, signals: Signals, plan: RunPlan, recipe: Recipe, machine: Machine
+    work: Job,
+    ranks: Ranks,
+    signals: Signals,
+    plan: RunPlan,
+    recipe: Recipe,
+    machine: Machine,
+    spares: Spares | None = None,
 ) -> supervisor.State:
     """Run the plan. Rank 0 keeps the manifest and shows progress; others are silent."""
     rundir.drop_incomplete(work.root, ranks.rank)
     if ranks.rank != 0:
-        return Driver(work, ranks, signals, Watch()).run(plan)
+        return Driver(work, ranks, signals, Watch(), spares).run(plan)
     writer = rundir.Writer(work.root)
     manifest = _manifest(work.root, recipe, machine)
     writer.manifest(manifest)
@@ -84,7 +91,7 @@ def carry_out(
 
     watch.block = block
     try:
-        state = Driver(work, ranks, signals, watch).run(plan)
+        state = Driver(work, ranks, signals, watch, spares).run(plan)
     finally:
         show.close()
     _finish(writer, manifest, state)

@@ -1,6 +1,7 @@
 """The process that measures: `python -m arfloor.runtime.worker PLAN`, started by a supervisor.
 
-PLAN is a JSON file (`WorkPlan`). The rank comes from ARFLOOR_RANK, or from MPI when the launcher is
+PLAN is a JSON file (`WorkPlan`); with `--wait MODULE...` instead it is told on standard input, later
+(`arfloor.runtime.spares`). The rank comes from ARFLOOR_RANK, or from MPI when the launcher is
 mpiexec. It reports to its progress file, writes what it measured, and dies with its supervisor.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 from arfloor import rundir
 from arfloor.core.cases import SCHEMA_VERSION, Case, record
 from arfloor.core.plan import BlockPlan, LaunchPlan
+from arfloor.runtime import spares
 from arfloor.runtime.agree import FATAL_EXIT, one_line, together
 from arfloor.runtime.group import MpiGroup, TorchGroup
 from arfloor.runtime.measure import Bench, measure_block
@@ -74,7 +76,11 @@ def open_device(device: str) -> None:
 def main(argv: list[str]) -> int:
     """Run one launch. Returns 0, or exits with FATAL_EXIT after reporting why."""
     die_with_parent()
-    plan = rundir.adapter(WorkPlan).validate_json(Path(argv[1]).read_text())
+    adapter = rundir.adapter(WorkPlan)
+    file = spares.await_order(argv[2:]) if argv[1] == spares.WAIT else argv[1]
+    if file is None:
+        return 0
+    plan = adapter.validate_json(Path(file).read_text())
     mpi = plan.launch.launcher == "mpiexec"
     # the rank under mpiexec is known only after MPI_Init; until then Open MPI's own variable says it
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"] if mpi else os.environ["ARFLOOR_RANK"])
