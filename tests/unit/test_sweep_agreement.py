@@ -139,7 +139,7 @@ def test_a_backend_of_ones_own_is_loaded():
 def test_a_dry_run_prints_the_plan_once_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(machine, "facts", lambda: FACTS)
-    codes = on_ranks(lambda ranks: sweep._on_rank(ranks, ["smoke", "--dry-run"], None))
+    codes = on_ranks(lambda ranks: sweep._on_rank(ranks, ["smoke", "--dry-run"], None, None))
     assert codes == [0, 0]
     printed = capsys.readouterr().out
     assert printed.count("nothing was measured") == 1
