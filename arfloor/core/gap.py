@@ -14,6 +14,7 @@ from arfloor.core.floor import Term
 from arfloor.core.intervals import exact, quotient, scaled, total
 from arfloor.core.rates import RateTable, latency_of, usable
 from arfloor.core.schedules import Schedule, Traffic, schedules
+from arfloor.core.trips import plan_of
 from arfloor.core.verdict import is_correct, short_label
 
 # how many bytes a protocol puts on the wire for each byte of payload
@@ -146,8 +147,12 @@ def _launch(probes: Sequence[Primitive], case: Case) -> Term:
 def packet_factor(result: Result) -> float | None:
     """Bytes on the wire for each byte of payload, by the protocol that ran; None where that is not known.
 
-    A 128-byte line carries a 64-bit tag through host memory and a 32-bit one elsewhere.
+    A 128-byte line of which no plan is known carries a 64-bit tag through host memory and a 32-bit one
+    elsewhere.
     """
+    plan = plan_of(result)
+    if plan is not None:
+        return plan.packet / plan.payload
     name = ((result.ran.protocol if result.ran else None) or "").lower()
     if name == "line128":
         return 128 / (120 if result.case.path == "host" else 124)
