@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 Reduce = Callable[["torch.Tensor"], None]
 """Sums a tensor over the ranks in place, on the current stream; must allow capture."""
 
+Tail = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor"], None]
+"""(partial sum, residual, normed): the reduce with what follows it. The sum over the ranks is rounded and
+added to the residual, which is rounded; its RMSNorm with EPS and weights of one goes to `normed`. All of
+shape (batch, hidden), on the current stream; must allow capture."""
+
+EPS = 1e-5  # as in kernels/decode.cu
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -62,7 +69,8 @@ class Weights:
             made = torch.empty(rows, columns, dtype=torch.bfloat16, device=f"cuda:{device}")
             return made.normal_(0.0, columns**-0.5, generator=random)
 
-        self.shape, self.rank, self.world, self.device = shape, rank, world, device
+        self.shape, self.rank, self.world = shape, rank, world
+        self.place = f"cuda:{device}"
         self.layers = [
             (
                 matrix(shape.qkv // world, shape.hidden),
@@ -84,13 +92,13 @@ class DecodeStep:
         import torch
 
         shape, world = weights.shape, weights.world
-        options: dict[str, Any] = {"dtype": torch.bfloat16, "device": f"cuda:{weights.device}"}
+        options: dict[str, Any] = {"dtype": torch.bfloat16, "device": weights.place}
 
         def rows(columns: int) -> torch.Tensor:
             return torch.zeros(batch, columns, **options)
 
         self._torch, self._weights, self._batch = torch, weights, batch
-        random = torch.Generator(device=f"cuda:{weights.device}").manual_seed(7)  # alike on all ranks
+        random = torch.Generator(device=weights.place).manual_seed(7)  # alike on all ranks
         self.input = rows(shape.hidden).normal_(generator=random)
         self.output, self._normed, self._nothing = (rows(shape.hidden) for _ in range(3))
         self.buffers = (rows(shape.hidden), rows(shape.hidden))
@@ -113,37 +121,46 @@ class DecodeStep:
     def _stream(self) -> int:
         return int(self._torch.cuda.current_stream().cuda_stream)
 
-    def run(self, reduce: Reduce | None) -> None:
-        """Enqueue the step on the current stream; the result lands in `output`. None: no reduces, which
-        bounds what any all-reduce can give."""
+    def run(self, reduce: Reduce | None, tail: Tail | None = None) -> None:
+        """Enqueue the step on the current stream; the result lands in `output`. `tail` takes the place of
+        the reduce and of the residual and norm after it. Neither: no reduces, which bounds what any
+        all-reduce can give."""
         mm = self._torch.mm
         attended = self._qkv[:, : self._weights.shape.hidden // self._weights.world]
         self.output.copy_(self.input)
         self._norm(self._nothing)
         for qkv, out, up, down in self._weights.layers:
             mm(self._normed, qkv.t(), out=self._qkv)
-            self._reduced(attended, out, self.buffers[0], reduce)
+            self._reduced(attended, out, self.buffers[0], reduce, tail)
             mm(self._normed, up.t(), out=self._both)
             self._silu()
-            self._reduced(self._gated, down, self.buffers[1], reduce)
+            self._reduced(self._gated, down, self.buffers[1], reduce, tail)
 
     def _reduced(
-        self, inner: torch.Tensor, weight: torch.Tensor, buffer: torch.Tensor, reduce: Reduce | None
+        self,
+        inner: torch.Tensor,
+        weight: torch.Tensor,
+        buffer: torch.Tensor,
+        reduce: Reduce | None,
+        tail: Tail | None,
     ) -> None:
         """The second projection of a pair, its reduce, residual and norm."""
         self._torch.mm(inner, weight.t(), out=buffer)
+        if tail is not None:
+            tail(buffer, self.output, self._normed)
+            return
         if reduce is not None:
             reduce(buffer)
         self._norm(buffer)
 
-    def capture(self, reduce: Reduce | None) -> None:
-        """Warm up, then capture. Collective, as `reduce` is."""
+    def capture(self, reduce: Reduce | None, tail: Tail | None = None) -> None:
+        """Warm up, then capture. Collective, as `reduce` and `tail` are."""
         for _ in range(2):
-            self.run(reduce)
+            self.run(reduce, tail)
         self._torch.cuda.synchronize()
         graph = self._torch.cuda.CUDAGraph()
         with self._torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.run(reduce)
+            self.run(reduce, tail)
         self._graph = graph
 
     def replay(self) -> None:
