@@ -9,6 +9,8 @@ Two chains run side by side in one CUDA graph behind a barrier over the ranks, e
 the other to lie within it; alone against beside, replay by replay. Products: `decode` (32 rows, bound by
 reading the weights) and `prefill` (2048 rows, bound by arithmetic).
 
+About 25 s, of which ten are starting; `--limit-s` ends it early, between two rows.
+
 What to look for: what overlap can hide is a reduce's time alone; what it costs is the product's slowdown
 while reduces run. Few blocks slow a product less and take longer themselves. `--run` adds the result to a
 run's primitives, where `arfloor whatif --apply overlap` finds its contention instead of assuming one.
@@ -18,8 +20,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +44,19 @@ SHAPES = {"decode": (32, 4096, 14336), "prefill": (2048, 4096, 4096)}
 Step = Callable[[], None]
 
 
+@lru_cache(maxsize=1)
+def second_stream() -> torch.cuda.Stream:
+    """One for all graphs: torch hands out 32 streams in turn, so the 33rd would be the capture's own."""
+    return torch.cuda.Stream()
+
+
 class Beside:
     """A graph of two chains on two streams behind the barrier: `counts` calls of each of `steps`; 0: none."""
 
     def __init__(self, barrier: Any, steps: tuple[Step, Step], counts: tuple[int, int]) -> None:
         self._events = (Events(), Events())
         self._counts = counts
-        streams = (capture_stream(), torch.cuda.Stream())
+        streams = (capture_stream(), second_stream())
         self._graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(streams[0]):
@@ -118,10 +129,10 @@ def measure(ranks: Any, name: str, blocks: int) -> tuple[list[float], list[float
         times = [chain.each_us()[which] for _ in range(5)]
         found.append(statistics.median(slowest(ranks, times[1:])))
     alone = (found[0], found[1])
-    product, reduce = (ratios(ranks, barrier, steps, alone, which) for which in (0, 1))
+    slowed, slowing = (ratios(ranks, barrier, steps, alone, which) for which in (0, 1))
     reducer.check()
     reducer.close()
-    return product, reduce, *alone
+    return slowed, slowing, *alone
 
 
 def primitive(ranks: Any, values: list[float], access: str, name: str, blocks: int) -> Primitive:
@@ -146,20 +157,22 @@ def main() -> None:
     parser.add_argument("--run", type=Path)
     parser.add_argument("--blocks", default=",".join(map(str, BLOCKS)))
     parser.add_argument("--products", default=",".join(SHAPES))
+    parser.add_argument("--limit-s", type=float, default=40.0)
     chosen = parser.parse_args()
     ranks = join()
     ranks.say(f"{ranks.world} GPUs, path {ranks.path}, reduces of {NBYTES} bytes; slowdowns as ratios")
     ranks.say("product  blocks  product us  reduce us  product slowed  reduce slowed")
-    kept = []
-    for name in chosen.products.split(","):
-        for blocks in map(int, chosen.blocks.split(",")):
-            product, reduce, a, b = measure(ranks, name, blocks)
-            rows = [
-                primitive(ranks, v, w, name, blocks) for v, w in ((product, "compute"), (reduce, "reduce"))
-            ]
-            shown = [f"{p.estimate.value:.2f} ({p.estimate.lo:.2f}..{p.estimate.hi:.2f})" for p in rows]
-            ranks.say(f"{name:<8} {blocks:>6}  {a:>10.1f}  {b:>9.1f}  {shown[0]:>14}  {shown[1]:>13}")
-            kept += rows
+    kept: list[Primitive] = []
+    begun = time.monotonic()
+    for name, blocks in product(chosen.products.split(","), map(int, chosen.blocks.split(","))):
+        if max(ranks.group.all_gather(time.monotonic() - begun)) > chosen.limit_s:
+            ranks.say(f"{name} with {blocks} blocks and on: left out, {chosen.limit_s:.0f} s are over")
+            break
+        slowed, slowing, a, b = measure(ranks, name, blocks)
+        rows = [primitive(ranks, v, w, name, blocks) for v, w in ((slowed, "compute"), (slowing, "reduce"))]
+        shown = [f"{p.estimate.value:.2f} ({p.estimate.lo:.2f}..{p.estimate.hi:.2f})" for p in rows]
+        ranks.say(f"{name:<8} {blocks:>6}  {a:>10.1f}  {b:>9.1f}  {shown[0]:>14}  {shown[1]:>13}")
+        kept += rows
     if chosen.run and ranks.rank == 0:
         rundir.Writer(chosen.run).primitives(kept)
     ranks.leave()

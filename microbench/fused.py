@@ -14,6 +14,8 @@ exchanges them through shared memory.
 What to look for: the epilogue costs about one such exchange, so "fused" less "reduce" is about a microsecond,
 where a kernel of its own costs two or three: less for its work than for being a kernel.
 `--rows 1,32` and `--plan NAME` choose sizes and the reduce's plan (default: tuned, about two seconds a size).
+A size takes about six seconds in all, and starting ten. A form that a plan does not have, or whose result is
+wrong, is named and not timed.
 """
 
 from __future__ import annotations
@@ -28,19 +30,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpu_ranks import join
+from gpu_ranks import interleaved_us, join
 
 from arfloor.backends import tune
 from arfloor.backends.fused import AddRmsNorm, FusedReducer, RowReducer, Rows
-from arfloor.backends.ours import Reducer
-from arfloor.core.fused import by_row
+from arfloor.backends.ours import OursError, Reducer
+from arfloor.core.fused import by_row, by_row_flaw
 from arfloor.core.plans import parse
 from arfloor.core.statistics import median_estimate
-from arfloor.runtime.timing_gpu import FEW, MANY, Chain, barrier_for, slopes_us
+from arfloor.runtime.timing_gpu import barrier_for
 from arfloor.runtime.verify_norm import expected, wrong
 
 HIDDEN, EPS, SLOTS, REPLAYS = 4096, 1e-6, 4, 41
-FUSED = ("fused", "by row")
 Run = Callable[[int], None]
 
 
@@ -67,24 +68,23 @@ class Forms:
             "device": ranks.rank,
             "max_nbytes": nbytes,
         }
-        self._reducer, self.fused = Reducer(**options), FusedReducer(**options)
-        multiprocessors = torch.cuda.get_device_properties(ranks.rank).multi_processor_count
-        whole = by_row(parse(plan), 2 * HIDDEN, rows, multiprocessors)
-        self._rows_plan = whole.name
-        self.by_row = RowReducer(**options | {"plan": whole})
+        self._reducer = Reducer(**options)
         self._reduce = [
             self._reducer.bind(x.data_ptr(), y.data_ptr(), nbytes)
             for x, y in zip(self._x, self._y, strict=True)
         ]
-        self._in_one = [self.fused.bind_rows(self._rows(i, self._x[i], rows)) for i in range(SLOTS)]
-        self._in_rows = [self.by_row.bind_rows(self._rows(i, self._x[i], rows)) for i in range(SLOTS)]
+        self.missing: dict[str, str] = {}
+        self.fused = self._fused_forms(options, rows)
+        bound = {
+            name: [reducer.bind_rows(self._rows(i, self._x[i], rows)) for i in range(SLOTS)]
+            for name, reducer in self.fused.items()
+        }
         norm = AddRmsNorm("bfloat16", ranks.rank)
         self._norm = [norm.bind(self._rows(i, self._y[i], rows)) for i in range(SLOTS)]
         self._norm_zeros = [norm.bind(self._rows(i, self._zeros[i], rows)) for i in range(SLOTS)]
         self.forms: dict[str, Run] = {
             "reduce": lambda i: self._reduce[i].launch(self._stream()),
-            "fused": lambda i: self._in_one[i].launch(self._stream()),
-            "by row": lambda i: self._in_rows[i].launch(self._stream()),
+            **{name: lambda i, at=at: at[i].launch(self._stream()) for name, at in bound.items()},
             "reduce, norm": self._reduce_then_norm,
             "reduce, torch": self._reduce_then_torch,
             "norm": lambda i: self._norm[i].launch(self._stream()),
@@ -92,6 +92,24 @@ class Forms:
             "NCCL, norm": self._nccl_then_norm,
             "NCCL, torch": self._nccl_then_torch,
         }
+
+    def _fused_forms(self, options: dict[str, Any], rows: int) -> dict[str, FusedReducer]:
+        """The forms that the plan has; why it has not the others goes to `missing`. Alike on all ranks."""
+        plan = options["plan"]
+        multiprocessors = torch.cuda.get_device_properties(options["device"]).multi_processor_count
+        whole = by_row(plan, 2 * HIDDEN, rows, multiprocessors)
+        made: dict[str, FusedReducer] = {}
+        for name, kind, its_plan, flaw in (
+            ("fused", FusedReducer, plan, ""),
+            ("by row", RowReducer, whole, by_row_flaw(whole, 2 * HIDDEN, rows)),
+        ):
+            try:
+                if flaw:
+                    raise OursError(flaw)
+                made[name] = kind(**options | {"plan": its_plan})
+            except OursError as error:
+                self.missing[name] = str(error)
+        return made
 
     def _random(self, rows: int, seed: int) -> torch.Tensor:
         random = torch.Generator(device="cuda").manual_seed(seed)
@@ -155,45 +173,23 @@ class Forms:
         return max(row[0] for row in everyone), sum(row[1] for row in everyone), equal
 
     def close(self) -> None:
-        self._reducer.close()
-        self.fused.close()
-        self.by_row.close()
+        for reducer in (self._reducer, *self.fused.values()):
+            reducer.close()
 
 
-class One:
-    """One form as the operation that a chain repeats."""
-
-    def __init__(self, run: Run) -> None:
-        self.slots, self.run = SLOTS, run
-
-
-def time_all(ranks: Any, forms: dict[str, Run]) -> dict[str, list[float]]:
-    """Per form, the slowest rank's slope of each replay, in us; the forms interleaved."""
-    barrier = barrier_for(ranks, ranks.path)
-    for run in forms.values():
-        for slot in range(SLOTS):
-            run(slot)
-    torch.cuda.synchronize()
-    chains = {
-        name: tuple(Chain(One(run), n, barrier, graph=True) for n in (MANY, FEW))
-        for name, run in forms.items()
-    }
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in forms}
-    for replay in range(REPLAYS + 2):
-        for name, pair in chains.items():
-            for chain, into in zip(pair, times[name], strict=True):
-                us = chain.replay_us()
-                if replay > 1:
-                    into.append(us)
-    barrier.check()
-    everyone = ranks.group.all_gather(times)
-    slowest = {
-        n: [[max(at) for at in zip(*(r[n][i] for r in everyone), strict=True)] for i in (0, 1)] for n in forms
-    }
-    for pair in chains.values():
-        for chain in pair:
-            chain.close()
-    return {name: list(slopes_us(many, few, MANY, FEW)) for name, (many, few) in slowest.items()}
+def right(ranks: Any, forms: Forms) -> list[str]:
+    """The fused forms whose results are right on all ranks and alike; says what it found."""
+    found = []
+    for form in forms.fused:
+        worst, bad, equal = forms.check(form)
+        if bad or not equal:
+            ranks.say(f"     {form}: {bad} wrong elements, ranks alike: {equal}; not timed")
+        else:
+            ranks.say(f"     {form}: within {worst:.2f} of its bound, all ranks alike")
+            found.append(form)
+    for form, why in forms.missing.items():
+        ranks.say(f"     {form}: left out: {why}")
+    return found
 
 
 def tuned(ranks: Any, nbytes: int) -> str:
@@ -224,22 +220,20 @@ def main() -> None:
     for rows in rows_of:
         plan = chosen.plan or tuned(ranks, 2 * rows * HIDDEN)
         forms = Forms(ranks, rows, plan, nccl)
-        checks = [forms.check(form) for form in FUSED]
-        worst, bad = max(c[0] for c in checks), sum(c[1] for c in checks)
-        equal = all(c[2] for c in checks)
-        times = time_all(ranks, forms.forms)
+        ranks.say(f"{rows:>4} rows, {plan}")
+        fused = right(ranks, forms)
+        timed = {n: f for n, f in forms.forms.items() if n in fused or n not in forms.fused}
+        times = interleaved_us(ranks, timed, slots=SLOTS, replays=REPLAYS)
         forms.close()
-        if bad or not equal:
-            raise SystemExit(f"{rows} rows: {bad} wrong elements, ranks equal: {equal}; no time is reported")
         above = {
             form: statistics.median(a - b for a, b in zip(times[form], times["reduce"], strict=True))
-            for form in FUSED
+            for form in fused
         }
         estimates = {name: median_estimate(us) for name, us in times.items()}
         shown = ", ".join(f"{form} {us:+.2f}" for form, us in above.items())
         cells = [f"{name} {e.value:.2f} ({(e.hi - e.lo) / 2:.2f})" for name, e in estimates.items()]
-        ranks.say(f"{rows:>4} rows, {plan}, fused within {worst:.2f} of its bound, all ranks alike")
-        ranks.say("     " + "; ".join(cells) + f"; above reduce {shown}")
+        ranks.say("     " + "; ".join(cells))
+        ranks.say(f"     above reduce: {shown or 'no fused form'}")
         kept.append(
             {"rows": rows, "plan": plan, "above_us": above, "us": {n: e.value for n, e in estimates.items()}}
         )

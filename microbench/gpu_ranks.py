@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -88,6 +89,48 @@ class GpuRank:
         """Meet once more, then end at once: libraries may take long to tidy up."""
         self.group.barrier()
         os._exit(0)
+
+
+class _Op:
+    """A function of the slot as the operation that a chain repeats."""
+
+    def __init__(self, run: Callable[[int], None], slots: int) -> None:
+        self.slots, self.run = slots, run
+
+
+def interleaved_us(
+    ranks: GpuRank, runs: dict[str, Callable[[int], None]], *, slots: int = 4, replays: int = 41
+) -> dict[str, list[float]]:
+    """Per run, the slowest rank's slope of each replay, in us an operation; all take turns. Collective.
+
+    A run enqueues one operation on torch's current stream, given the slot whose buffers to use.
+    """
+    barrier = timing_gpu.barrier_for(ranks, ranks.path)
+    for run in runs.values():
+        for slot in range(slots):
+            run(slot)
+    torch.cuda.synchronize()
+    counts = (timing_gpu.MANY, timing_gpu.FEW)
+    chains = {
+        name: [timing_gpu.Chain(_Op(run, slots), n, barrier, graph=True) for n in counts]
+        for name, run in runs.items()
+    }
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in runs}
+    for replay in range(replays + 2):
+        for name, pair in chains.items():
+            for chain, into in zip(pair, times[name], strict=True):
+                us = chain.replay_us()
+                if replay > 1:
+                    into.append(us)
+    barrier.check()
+    everyone = ranks.group.all_gather(times)
+    for pair in chains.values():
+        for chain in pair:
+            chain.close()
+    slowest = {
+        n: [[max(at) for at in zip(*(r[n][i] for r in everyone), strict=True)] for i in (0, 1)] for n in runs
+    }
+    return {name: list(timing_gpu.slopes_us(many, few, *counts)) for name, (many, few) in slowest.items()}
 
 
 def join() -> GpuRank:
