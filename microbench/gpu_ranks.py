@@ -75,10 +75,13 @@ class GpuRank:
     def _timed(self, op: PreparedOp, case: Case, rounds: int) -> Estimate:
         timer = TIMERS[case.mode](op, case, self)
         timer.warm_up()
-        mine = [us for _ in range(rounds) for us in timer.measure(10)]
+        found: list[float] = []
+        for _ in range(rounds):
+            samples = timer.samples(self.group.all_gather(list(timer.measure(10))))
+            found += [max(at) for at in zip(*samples, strict=True)]
         timer.close()
         op.close()
-        return median_estimate([max(row) for row in zip(*self.group.all_gather(mine), strict=True)])
+        return median_estimate(found)
 
     def say(self, text: str) -> None:
         """Print on rank 0."""

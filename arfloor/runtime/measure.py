@@ -52,9 +52,11 @@ class Live:
     check: Check | None = None
     failure: Failure | None = None
     status: str = "ok"
-    rounds: list[tuple[float, ...]] = field(default_factory=list)  # this rank's
-    slowest: list[tuple[float, ...]] = field(default_factory=list)  # max over ranks, on rank 0
+    readings: tuple[float, ...] = ()  # this rank's, of the last round
+    rounds: list[tuple[float, ...]] = field(default_factory=list)  # this rank's samples
+    slowest: list[tuple[float, ...]] = field(default_factory=list)  # max over ranks
     spent_s: float = 0.0
+    setup_s: float = 0.0  # the part of it that went into setting rounds up
     replays: int = 1
     stop: str | None = None
     # what the link counters saw: a mark when it is not what the case claims, and a sentence
@@ -132,18 +134,21 @@ def _warm_up(bench: Bench, row: BlockPlan, live: Live) -> None:
     """Warm up, then time a few replays that do not count, to learn how many fill a round."""
     timer = timer_class(bench.device.partition(":")[0], live.case.mode)
 
-    def act() -> float:
+    def act() -> tuple[float, float]:
         assert timer is not None  # `_prepare` failed the case otherwise
         live.timer = timer(live.op, live.case, bench)
         live.timer.warm_up()
         begin = time.perf_counter()
         live.timer.measure(PILOT)
-        return (time.perf_counter() - begin) / PILOT
+        return (time.perf_counter() - begin) / PILOT, live.timer.setup_s
 
-    each_s = _step(bench, row, live, "warm-up", act)
-    if each_s is not None:
-        slowest = max(bench.group.all_gather(each_s))
-        live.replays = stopping.replays_a_round(slowest, bench.timed_s)
+    mine = _step(bench, row, live, "warm-up", act)
+    if mine is not None:
+        assert live.timer is not None
+        replay_s, setup_s = (max(rank) for rank in zip(*bench.group.all_gather(mine), strict=True))
+        live.replays = stopping.replays_a_round(
+            replay_s, bench.timed_s, rounds=live.timer.rounds, setup_s=setup_s
+        )
 
 
 def _rounds(bench: Bench, row: BlockPlan, lives: list[Live]) -> None:
@@ -164,26 +169,32 @@ def _rounds(bench: Bench, row: BlockPlan, lives: list[Live]) -> None:
 def _round(bench: Bench, row: BlockPlan, live: Live) -> None:
     timer = live.timer
     assert timer is not None
-    begin = time.perf_counter()
+    begin, before = time.perf_counter(), timer.setup_s
     values = _step(bench, row, live, "time", lambda: timer.measure(live.replays))
     live.spent_s += time.perf_counter() - begin
+    live.setup_s += timer.setup_s - before
     if values is not None:
-        live.rounds.append(tuple(float(v) for v in values))
+        live.readings = tuple(float(v) for v in values)
 
 
 def _exchange(bench: Bench, active: list[Live]) -> None:
     going = [live for live in active if live.failure is None]
-    gathered = bench.group.all_gather([live.rounds[-1] for live in going])
+    gathered = bench.group.all_gather([live.readings for live in going])
+    for index, live in enumerate(going):
+        assert live.timer is not None
+        samples = live.timer.samples([rank[index] for rank in gathered])
+        live.rounds.append(samples[bench.rank])
+        live.slowest.append(tuple(np.max(samples, axis=0).tolist()))
     decisions = None
     if bench.rank == 0:
-        for index, live in enumerate(going):
-            live.slowest.append(tuple(np.max([rank[index] for rank in gathered], axis=0).tolist()))
         decisions = [
             stopping.decide(
                 live.slowest,
                 spent_s=live.spent_s,
                 budget_s=bench.timed_s,
                 interval=bench.interval,
+                rounds=live.timer.rounds if live.timer is not None else stopping.ROUNDS,
+                setup_s=live.setup_s,
             )
             for live in going
         ]

@@ -11,7 +11,7 @@ import mmap
 import resource
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,11 +24,15 @@ from arfloor.runtime import verify
 class Timer(Protocol):
     """Times one prepared op. Every method is collective: all ranks call it alike.
 
-    `slots` (a class attribute) is how many slots the op is prepared with. Reasons why a case cannot
-    be timed are raised as exceptions; `marks` are words for `Result.marks`, known after `measure`.
+    `slots` (a class attribute) is how many slots the op is prepared with, `rounds` (another) in how many
+    rounds a case's budget is best spent. `setup_s`: seconds spent so far on what a round needs however
+    many replays it has. Reasons why a case cannot be timed are raised as exceptions; `marks` are words for
+    `Result.marks`, known after `measure`.
     """
 
     slots: int
+    rounds: int
+    setup_s: float
 
     def __init__(self, op: Any, case: Case, bench: TimingBench) -> None: ...
     def warm_up(self) -> float:
@@ -36,7 +40,13 @@ class Timer(Protocol):
         ...
 
     def measure(self, replays: int) -> tuple[float, ...]:
-        """`replays` latencies in us an op, as this rank saw them."""
+        """A round of `replays` replays: this rank's readings, in us."""
+        ...
+
+    def samples(self, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        """The latencies of that round in us an op, one tuple of `replays` a rank, from every rank's readings.
+
+        Equal on all ranks."""
         ...
 
     @property
@@ -138,6 +148,8 @@ class CpuEager:
     """
 
     slots = 4
+    rounds = 8
+    setup_s = 0.0
 
     def __init__(self, op: Any, case: Case, bench: TimingBench) -> None:
         self._op, self._case, self._bench = op, case, bench
@@ -177,6 +189,10 @@ class CpuEager:
         self._preempted += resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
         self._replays += replays
         return tuple(values)
+
+    def samples(self, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        """A reading is a latency already."""
+        return tuple(map(tuple, rows))
 
     @property
     def marks(self) -> tuple[str, ...]:

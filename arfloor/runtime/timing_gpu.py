@@ -7,7 +7,9 @@
 `eager`      the same slope with the operations launched one by one by the host.
 `isolated`   one operation behind the barrier, less a control that holds the barrier and events only.
 
-A rank's sample is one value a replay; `arfloor.core.statistics` takes the maximum over ranks.
+A sample is one value a replay. Of an isolated operation each rank has its own, and the statistics take the
+maximum over ranks: a reduce is over when the last rank has its result. Of a chain all ranks have the same:
+see `arfloor.core.slopes.chain_us`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from arfloor.core.slopes import chain_us, less_control_us, slopes_us
 from arfloor.runtime import health
-from arfloor.runtime.barrier import DeviceBarrier
-from arfloor.runtime.jit import checked
+from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
+from arfloor.runtime.jit import Launch, checked
 from arfloor.runtime.slabs import SlabError
 
 FEW, MANY = 8, 40
@@ -37,26 +40,6 @@ class Op(Protocol):
     slots: int
 
     def run(self, slot: int) -> None: ...
-
-
-def slopes_us(many_us: Sequence[float], few_us: Sequence[float], many: int, few: int) -> tuple[float, ...]:
-    """Cost of one more operation, per replay of the long chain, in us.
-
-    The short chain enters by its median: its noise would otherwise be added to every sample, and a
-    maximum over ranks would turn that noise into a bias upward. Raises ValueError on no samples.
-    """
-    if not many_us or not few_us:
-        raise ValueError("slopes_us: expected at least one replay of each chain, found none")
-    base = statistics.median(few_us)
-    return tuple((t - base) / (many - few) for t in many_us)
-
-
-def less_control_us(measured_us: Sequence[float], control_us: Sequence[float]) -> tuple[float, ...]:
-    """Each measured time less the median of the control, in us."""
-    if not control_us:
-        raise ValueError("less_control_us: expected at least one control, found none")
-    base = statistics.median(control_us)
-    return tuple(t - base for t in measured_us)
 
 
 class Events:
@@ -112,8 +95,28 @@ def captured_nodes(stream: int) -> int:
     return int(checked(runtime.cudaGraphGetNodes(info[2]))[1])
 
 
+def tail() -> Launch:
+    """An empty kernel behind the end event of a graph, on the current device.
+
+    A library may leave ends of its own in a graph, as NCCL does with an event a call; the driver then runs
+    branches, and a node at the very end of one may be late. With a node behind it, the end event stands in
+    the middle of the chain, where the first event stands too.
+    """
+    import torch
+
+    return _tail(torch.cuda.current_device())
+
+
+@lru_cache(maxsize=16)
+def _tail(device: int) -> Launch:
+    launch: Launch = empty_kernel(device).bind(1, 32)
+    return launch
+
+
 class Chain:
     """[barrier, event, `count` operations, event] as a CUDA graph, or launched by the host.
+
+    A graph ends with an empty kernel behind the last event; see `tail`.
 
     `least_nodes`: how many nodes the operations must have left in the graph (default: one each).
     """
@@ -128,7 +131,7 @@ class Chain:
         least_nodes: int | None = None,
     ) -> None:
         self._op, self._count, self._barrier = op, count, barrier
-        self._least_nodes = 3 + (count if least_nodes is None else least_nodes)
+        self._least_nodes = 4 + (count if least_nodes is None else least_nodes)
         self._events = Events()
         self._graph: Any = None
         if graph:
@@ -146,11 +149,14 @@ class Chain:
             assert self._op is not None
             self._op.run(i % self._op.slots)
         self._events.record(self._events.end, stream, captured=captured)
+        if captured:
+            tail().launch(stream)
 
     def _capture(self) -> Any:
         import torch
 
         graph = torch.cuda.CUDAGraph()
+        tail()  # loaded before the capture
         torch.cuda.synchronize()
         # not torch.cuda.graph(), which collects Python's garbage at every capture
         with torch.cuda.stream(capture_stream()):
@@ -164,7 +170,7 @@ class Chain:
                     graph.capture_end()
                 raise
             graph.capture_end()
-        if nodes < self._least_nodes:  # the barrier, two events, and at least a node an operation
+        if nodes < self._least_nodes:  # barrier, two events, the tail, and at least a node an operation
             raise TimingError(
                 f"the captured graph holds {nodes} nodes for {self._count} operations: "
                 "the operation does not run on torch's current stream, so it was not captured"
@@ -204,27 +210,32 @@ def barrier_for(bench: Any, path: str) -> DeviceBarrier:
     return _BARRIERS[key]
 
 
-# A graph is captured anew before every so many rounds: what one capture happens to get (places of
-# kernels and of their arguments) is sampled like any other noise, not taken for the case's own.
-ROUNDS_A_CAPTURE = 2
 # seconds between two looks at the GPU's clocks
 _LOOK_S = 0.25
 
 
 class _Gpu:
-    """What the three modes share; see `arfloor.runtime.timing.Timer`. `before` runs before every replay."""
+    """What the three modes share; see `arfloor.runtime.timing.Timer`. `before` runs before every replay.
+
+    The chains are built anew for every round, and replayed once before anything counts: what one capture
+    happens to get (places of kernels and of their arguments) is sampled like any other noise, not taken for
+    the case's own, and no round begins with a host that has just done something else. `rebuild` turns that
+    off, for comparisons on one captured graph.
+    """
 
     slots = 4
+    rounds = 8
 
     def __init__(self, op: Op, case: Any, bench: Any) -> None:
         self._op = op
         self._barrier = barrier_for(bench, case.path)
         self._ordinal = int(bench.device.partition(":")[2])
         self._chains: tuple[Chain, Chain] | None = None
-        self._rounds = 0
-        self._base: list[float] = []  # of all rounds: one stalled replay of the short chain moves no median
+        self._fresh = False
         self._readings: list[health.Reading] = []
         self._looked = 0.0
+        self.setup_s = 0.0
+        self.rebuild = True
         self.before: Callable[[], None] | None = None
 
     @property
@@ -235,34 +246,48 @@ class _Gpu:
     def _build(self) -> tuple[Chain, Chain]:
         raise NotImplementedError
 
-    def _reduce(self, measured: Sequence[float], base: Sequence[float]) -> tuple[float, ...]:
-        raise NotImplementedError
-
     def warm_up(self) -> float:
         """Run every slot once on all ranks in one order, so that libraries connect and allocate before
-        the capture; capture; replay. Raises TimingError when a graph does not hold the operation."""
+        the capture; capture; replay. Raises TimingError when a graph does not hold the operation.
+
+        The time of a replay of the longer chain on this rank, in us."""
         import torch
 
         for slot in range(self._op.slots):
             self._op.run(slot)
         torch.cuda.synchronize()
-        estimate = statistics.median(self.measure(3))
-        self._base, self._readings, self._looked = [], [], 0.0
+        estimate = statistics.median(self.measure(3)[:3])
+        self._readings, self._looked, self._fresh = [], 0.0, True
         return estimate
 
     def measure(self, replays: int) -> tuple[float, ...]:
-        """`replays` samples in us an operation. Raises BarrierTimeout when a rank did not come."""
-        if self._chains is None or self._rounds % ROUNDS_A_CAPTURE == 0:
+        """This rank's readings in us: `replays` of the first chain, then as many of the second.
+
+        Nothing is exchanged. Raises BarrierTimeout when a rank did not come."""
+        if self._chains is None or (self.rebuild and not self._fresh):
+            began = time.perf_counter()
             self.close()
             self._chains = self._build()
             self._replay(self._chains, ([], []))  # the first replay uploads the graph
-        self._rounds += 1
-        measured: list[float] = []
+            self.setup_s += time.perf_counter() - began
+        self._fresh = False
+        first: list[float] = []
+        second: list[float] = []
         for _ in range(replays):  # alternating: drift meets both alike
-            self._replay(self._chains, (measured, self._base))
+            self._replay(self._chains, (first, second))
         self._barrier.check()
         self._look()
-        return self._reduce(measured, self._base)
+        return (*first, *second)
+
+    def samples(self, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        """See `arfloor.runtime.timing.Timer`."""
+        half = len(rows[0]) // 2
+        return self._reduce([row[:half] for row in rows], [row[half:] for row in rows])
+
+    def _reduce(
+        self, first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]
+    ) -> tuple[tuple[float, ...], ...]:
+        raise NotImplementedError
 
     def _replay(self, chains: tuple[Chain, Chain], times: tuple[list[float], list[float]]) -> None:
         for chain, into in zip(chains, times, strict=True):
@@ -296,7 +321,11 @@ class _Gpu:
 
 
 class Graph(_Gpu):
-    """Slope between CUDA graphs of FEW and MANY chained operations."""
+    """Slope between CUDA graphs of FEW and MANY chained operations; see `chain_us`."""
+
+    def __init__(self, op: Op, case: Any, bench: Any) -> None:
+        super().__init__(op, case, bench)
+        self._few_us: list[float] = []  # of all rounds: one stalled replay moves no median
 
     def _build(self) -> tuple[Chain, Chain]:
         return (
@@ -304,12 +333,21 @@ class Graph(_Gpu):
             Chain(self._op, FEW, self._barrier, graph=True),
         )
 
-    def _reduce(self, measured: Sequence[float], base: Sequence[float]) -> tuple[float, ...]:
-        return slopes_us(measured, base, MANY, FEW)
+    def _reduce(
+        self, first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]
+    ) -> tuple[tuple[float, ...], ...]:
+        self._few_us.extend(chain_us(second))
+        return (slopes_us(chain_us(first), self._few_us, MANY, FEW),) * len(first)
 
 
 class Eager(Graph):
-    """The same slope, every operation launched by the host: what a program without graphs pays."""
+    """The same slope, every operation launched by the host: what a program without graphs pays.
+
+    The host decides, so a round's first replay, whose instructions and data other cases have driven out of
+    the core's caches, does not count; few long rounds then show the host at its usual pace.
+    """
+
+    rounds = 5
 
     def _build(self) -> tuple[Chain, Chain]:
         return (
@@ -319,7 +357,11 @@ class Eager(Graph):
 
 
 class Isolated(_Gpu):
-    """One operation behind the barrier, less a control of barrier and events."""
+    """One operation behind the barrier, less a control of barrier and events; each rank for itself."""
+
+    def __init__(self, op: Op, case: Any, bench: Any) -> None:
+        super().__init__(op, case, bench)
+        self._control_us: list[list[float]] = []  # a list a rank, of all rounds
 
     def _build(self) -> tuple[Chain, Chain]:
         return (
@@ -327,5 +369,10 @@ class Isolated(_Gpu):
             Chain(None, 0, self._barrier, graph=True),
         )
 
-    def _reduce(self, measured: Sequence[float], base: Sequence[float]) -> tuple[float, ...]:
-        return less_control_us(measured, base)
+    def _reduce(
+        self, first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]
+    ) -> tuple[tuple[float, ...], ...]:
+        self._control_us = self._control_us or [[] for _ in second]
+        for seen, new in zip(self._control_us, second, strict=True):
+            seen.extend(new)
+        return tuple(map(less_control_us, first, self._control_us))

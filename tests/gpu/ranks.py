@@ -67,6 +67,7 @@ def skewed(ranks: GpuRank, nbytes: int, mode: str, *, barrier: bool = True) -> d
         op, case(ranks, nbytes, mode), ranks
     )
     timer.warm_up()
+    timer.rebuild = False
     if not barrier:
         timer.close()
         timer._barrier = NoBarrier(timer._barrier)
@@ -75,8 +76,8 @@ def skewed(ranks: GpuRank, nbytes: int, mode: str, *, barrier: bool = True) -> d
     for _ in range(16):
         for skew in (False, True):
             timer.before = late(ranks) if skew else None
-            rows = ranks.group.all_gather(list(timer.measure(10)))
-            taken[skew] += [max(row) for row in zip(*rows, strict=True)]
+            samples = timer.samples(ranks.group.all_gather(list(timer.measure(10))))
+            taken[skew] += [max(at) for at in zip(*samples, strict=True)]
     timer.close()
     return {"plain": statistics.median(taken[False]), "skewed": statistics.median(taken[True])}
 

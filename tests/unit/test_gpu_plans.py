@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, environment, names, parse_variant
 from arfloor.core.cases import Case, Machine
 from arfloor.core.schedules import schedules
+from arfloor.core.slopes import less_control_us, slopes_us
 from arfloor.core.traffic import expected_nbytes, path_mark, traffic_mark
 from arfloor.primitives.gpu import SIZES, in_order_of_need
 from arfloor.primitives.gpu_patterns import ends, patterns, rates_gbps
 from arfloor.runtime import jit
 from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read
-from arfloor.runtime.timing_gpu import less_control_us, slopes_us
 
 
 def machine(**facts: bool) -> Machine:

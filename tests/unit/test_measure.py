@@ -18,10 +18,8 @@ from tests.unit.threads import QueueLink, Summing, on_all_ranks
 WORLD = 3
 
 
-def make_row(backends, mode="eager"):
-    offers = [
-        Offer(backend=name, variant="default", path="cpu", modes=("eager", "graph")) for name in backends
-    ]
+def make_row(backends, mode="eager", offered=("eager", "graph")):
+    offers = [Offer(backend=name, variant="default", path="cpu", modes=offered) for name in backends]
     recipe = Recipe(sizes=(1024,), launches=1, modes=(mode,))
     plan = make_plan(recipe, machine(world=WORLD), offers, lambda case: None)
     return plan.launches[0].blocks[0]

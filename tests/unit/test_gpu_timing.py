@@ -1,0 +1,148 @@
+"""The GPU timers on virtual GPUs: threads as ranks, and chains whose times are known by construction."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+import torch
+
+from arfloor.core.slopes import chain_us, slopes_us
+from arfloor.core.statistics import latency
+from arfloor.runtime import stopping, timing_gpu
+from arfloor.runtime.health import Reading
+from arfloor.runtime.measure import measure_block
+from tests.unit.test_measure import WORLD, make_bench, make_row
+from tests.unit.threads import Summing, on_all_ranks
+
+EACH_US = 10.0  # one operation, in every chain of every rank
+END_US = 1.8  # an operation's share of what the end of a graph costs in every second replay
+
+
+class Gpus:
+    """Virtual GPUs. A chain of n operations takes 20 us + n EACH_US; the end of it is late by n END_US in
+    every second replay of each rank, at random."""
+
+    def __init__(self, monkeypatch, end_us=END_US):
+        self.end_us, self.captures, self.replays = end_us, [], []
+        gpus = self
+
+        class Chain:
+            def __init__(self, op, count, barrier, *, graph, least_nodes=None):
+                self.rank, self.count = op.group.rank if op is not None else 0, count
+                self.random = np.random.default_rng([self.rank, count, len(gpus.captures)])
+                gpus.captures.append((self.rank, count))
+
+            def replay_us(self):
+                gpus.replays.append((self.rank, self.count))
+                late = self.count * gpus.end_us * self.random.integers(2)
+                return 20 + self.count * EACH_US + late
+
+            def close(self):
+                pass
+
+        class Barrier:
+            def check(self):
+                pass
+
+        monkeypatch.setattr(timing_gpu, "Chain", Chain)
+        monkeypatch.setattr(timing_gpu, "barrier_for", lambda bench, path: Barrier())
+        monkeypatch.setattr(timing_gpu.health, "read", lambda ordinal: Reading())
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
+
+
+def measured(tmp_path, mode):
+    """[(record, samples)] of each rank, of one case on virtual GPUs."""
+
+    def action(group):
+        bench = make_bench(group, tmp_path, {"one": Summing(group)})
+        bench.device = f"cuda:{group.rank}"
+        return measure_block(bench, make_row(["one"], mode=mode, offered=(mode,)), schema=1)
+
+    return on_all_ranks(WORLD, action)
+
+
+@pytest.mark.parametrize("end_us", [0.0, END_US])
+def test_late_ends_of_graphs_do_not_move_a_slope(tmp_path, monkeypatch, end_us):
+    Gpus(monkeypatch, end_us)
+    found = measured(tmp_path, "graph")
+    result = found[0][0].results[0]
+    assert result.status == "ok"
+    assert result.latency.value == pytest.approx(EACH_US, rel=0.01)
+    # a chain's samples are the same on every rank: the largest over ranks, taken later, is that sample
+    assert len({tuple(s.us for s in samples) for _, samples in found}) == 1
+    assert latency(found[1][1]).value == pytest.approx(EACH_US, rel=0.01)
+
+
+def test_the_maximum_over_ranks_would_have_been_moved(tmp_path):
+    random = np.random.default_rng(0)
+    late = random.integers(2, size=(2, 2, 40)) * END_US  # chain, rank, replay
+    many = 40 * (EACH_US + late[0])
+    few = 8 * (EACH_US + late[1])
+    slowest = [slopes_us(list(many[r]), list(few[r]), 40, 8) for r in (0, 1)]
+    assert statistics.median(np.max(slowest, axis=0)) > 1.1 * EACH_US
+    joint = slopes_us(chain_us(many.tolist()), chain_us(few.tolist()), 40, 8)
+    assert statistics.median(joint) == pytest.approx(EACH_US)
+
+
+def test_every_round_has_graphs_of_its_own_and_the_pilot_those_of_the_warm_up(tmp_path, monkeypatch):
+    gpus = Gpus(monkeypatch)
+    found = measured(tmp_path, "graph")
+    rounds = len(found[0][1])
+    assert rounds >= stopping.LEAST_ROUNDS
+    mine = [count for rank, count in gpus.captures if rank == 0]
+    assert mine == [timing_gpu.MANY, timing_gpu.FEW] * (1 + rounds)
+    # one replay of each capture does not count
+    counted = sum(len(s.us) for s in found[0][1])
+    uncounted = 1 + 3 + 4 + rounds  # warm-up: one and three; the pilot; one a round
+    assert gpus.replays.count((0, timing_gpu.MANY)) == counted + uncounted
+
+
+def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
+    gpus = Gpus(monkeypatch)
+
+    def action(group):
+        bench = make_bench(group, tmp_path, {})
+        bench.device = f"cuda:{group.rank}"
+        row = make_row(["one"], mode="graph")
+        timer = timing_gpu.Graph(Summing(group).prepare(row.cases[0], group, 4), row.cases[0], bench)
+        timer.warm_up()
+        timer.rebuild = False
+        for _ in range(3):
+            timer.measure(2)
+
+    on_all_ranks(WORLD, action)
+    assert len(gpus.captures) == 2 * WORLD
+
+
+def test_the_last_rank_decides_over_an_isolated_operation(tmp_path, monkeypatch):
+    Gpus(monkeypatch, end_us=0.0)
+    base = timing_gpu.Chain.replay_us
+    monkeypatch.setattr(
+        timing_gpu.Chain, "replay_us", lambda chain: base(chain) + 3.0 * chain.rank * (chain.count > 0)
+    )
+    found = measured(tmp_path, "isolated")
+    assert [{us for s in samples for us in s.us} for _, samples in found] == [
+        {EACH_US + 3.0 * rank} for rank in range(WORLD)
+    ]
+    assert found[0][0].results[0].latency.value == pytest.approx(EACH_US + 3.0 * (WORLD - 1))
+
+
+def test_a_round_that_costs_a_capture_gets_a_few_replays_and_the_budget_fewer_rounds():
+    # nothing to set up: the share of the budget decides
+    assert stopping.replays_a_round(0.001, 0.08) == 10
+    # a capture of 5 ms leaves 5 ms of a share of 10
+    assert stopping.replays_a_round(0.001, 0.08, setup_s=0.005) == 5
+    # it leaves nothing: five replays all the same where they are cheap, one where each costs more than it
+    assert stopping.replays_a_round(0.001, 0.02, setup_s=0.005) == stopping.LEAST_REPLAYS
+    assert stopping.replays_a_round(0.03, 0.02, setup_s=0.005) == 1
+    assert stopping.replays_a_round(0.001, 0.08, rounds=4) == 20
+
+
+def test_what_rounds_cost_besides_is_not_taken_for_replays():
+    restless = [[10.0, 20.0, 30.0], [40.0, 10.0, 10.0]] * 4
+    plain = stopping.decide(restless, spent_s=0.064, budget_s=0.16, interval=0.01)
+    split = stopping.decide(restless, spent_s=0.064, budget_s=0.16, interval=0.01, setup_s=0.040)
+    assert plain == (None, 7)  # 2.7 ms a replay
+    assert split == (None, 15)  # 1 ms a replay and 5 ms a round
