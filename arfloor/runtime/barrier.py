@@ -10,6 +10,8 @@ from arfloor.runtime.slabs import Exchange, Slab, slab
 
 _LINE_BYTES = 128
 MAX_WORLD = 32
+SETTLE_US = 50.0
+"""Between the barrier's two meetings: how long a graph may take until its nodes follow at their own pace."""
 
 
 class BarrierTimeout(Exception):
@@ -20,10 +22,19 @@ class DeviceBarrier:
     """Collective to make and to close. `enqueue` puts it on a stream, also inside a capture.
 
     `path` is where the flags lie: `peer` memory where GPUs can address each other, else `host`.
-    `limit_s` bounds a rank's wait on the device. Raises SlabError or JitError on every rank.
+    `limit_s` bounds a rank's wait on the device; `settle_us` passes between the ranks' two meetings.
+    Raises SlabError or JitError on every rank.
     """
 
-    def __init__(self, group: Exchange, path: str, *, device: int, limit_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        group: Exchange,
+        path: str,
+        *,
+        device: int,
+        limit_s: float = 5.0,
+        settle_us: float = SETTLE_US,
+    ) -> None:
         if not 2 <= group.world <= MAX_WORLD:
             raise ValueError(f"a device barrier needs 2 to {MAX_WORLD} ranks, got {group.world}")
         from cuda.bindings import runtime
@@ -49,6 +60,7 @@ class DeviceBarrier:
             ctypes.c_int(group.rank),
             ctypes.c_int(group.world),
             ctypes.c_uint64(int(limit_s * 1e9)),
+            ctypes.c_uint64(int(settle_us * 1e3)),
         )
         group.barrier()  # all areas are zero before any rank arrives
 
