@@ -28,3 +28,11 @@ def add(name: str, choice: str) -> None:
     fresh = file.with_suffix(".tmp")
     fresh.write_text(json.dumps({**read(), name: choice}))
     fresh.replace(file)
+
+
+def note(record: dict[str, object]) -> None:
+    """Append how a choice was made to `tuning.jsonl` of the run, whose hidden folder the variable names."""
+    folder = os.environ.get(PLANS_DIR)
+    if folder:
+        with (Path(folder).parent / "tuning.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")

@@ -9,6 +9,8 @@ a plan   any name that `arfloor.core.plans.parse` reads, such as `line512t64-one
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,6 +90,7 @@ class OwnBackend:
             if key not in _CHOSEN and found is not None:
                 _CHOSEN[key] = parse(found)
             if key not in _CHOSEN:
+                begun = time.monotonic()
                 barrier = DeviceBarrier(group, self.path, device=device)
                 try:
                     choice = tune.choose(
@@ -97,12 +100,14 @@ class OwnBackend:
                         dtype=case.dtype,
                         nbytes=case.nbytes,
                         barrier=barrier,
+                        known=_nearest_paced(key),
                     )
                 finally:
                     barrier.close()
                 _CHOSEN[key] = choice.plan
                 if group.rank == 0:
                     kept.add(_name(key), choice.plan.name)
+                    kept.note(choice.record(key[:3], time.monotonic() - begun))
             return _CHOSEN[key]
         if case.variant == "rule":
             return tune.untuned(self.path, group.world, device, case.nbytes)
@@ -129,6 +134,16 @@ def shape_flaw(variant: str, world: int, path: Way) -> str:
 _Key = tuple[str, int, str, int]
 _CHOSEN: dict[_Key, Plan] = {}
 """Plans that this process tuned; equal on all ranks, because all chose by the same times."""
+
+
+def _nearest_paced(key: _Key) -> Plan | None:
+    """Of the plans tuned so far for the same path, world and dtype, the paced one that is nearest in size."""
+    found = [
+        (abs(math.log(size / key[3])), size)
+        for (*same, size), plan in _CHOSEN.items()
+        if tuple(same) == key[:3] and plan.pace
+    ]
+    return _CHOSEN[(key[0], key[1], key[2], min(found)[1])] if found else None
 
 
 def _name(key: _Key) -> str:

@@ -14,13 +14,25 @@ from typing import Any
 from arfloor.backends.ours import OursError, Reducer
 from arfloor.core.cases import ITEMSIZE, Machine, Path
 from arfloor.core.plans import Plan, parse
-from arfloor.core.tuning import Facts, Tuned, candidates, ranked, refined, rule_of_thumb, upper
+from arfloor.core.tuning import (
+    Facts,
+    Tuned,
+    candidates,
+    ranked,
+    refined,
+    repaced,
+    rule_of_thumb,
+    typical,
+)
 from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.slabs import Exchange
 from arfloor.runtime.timing_gpu import Chain, current_stream, slopes_us
 
 FEW, MANY, SLOTS = 8, 40, 4
-QUICK, LONG = 7, 25
+QUICK, LONG = 6, 18
+"""Replays a plan in the first rounds, and a capture of a finalist's in the last."""
+CAPTURES = 3
+"""Captures of a finalist: what one capture happens to get is not the plan's own."""
 KEEP = 5
 APART_US = (0.0, 0.7, 1.4, 2.8)
 """How late a rank comes to an operation when arrivals apart are tried."""
@@ -28,11 +40,24 @@ APART_US = (0.0, 0.7, 1.4, 2.8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The plan chosen for a message, and every finalist's (median, ninth decile) in us."""
+    """The plan chosen for a message, and every finalist's (median, typical) in us, ranks together."""
 
     plan: Plan
     nbytes: int
     times_us: dict[str, tuple[float, float]]
+
+    def record(self, where: tuple[Path, int, str], took_s: float) -> dict[str, object]:
+        """A line of `tuning.jsonl`; `where`: path, world and dtype."""
+        path, world, dtype = where
+        return {
+            "path": path,
+            "world": world,
+            "dtype": dtype,
+            "nbytes": self.nbytes,
+            "plan": self.plan.name,
+            "took_s": round(took_s, 3),
+            "finalists_us": {n: [round(t, 3) for t in pair] for n, pair in self.times_us.items()},
+        }
 
 
 def facts_of(path: Path, world: int, device: int, nvlink: bool = False) -> Facts:
@@ -99,24 +124,32 @@ class _Slots:
 
 
 def choose(
-    group: Exchange, *, path: Path, device: int, dtype: str, nbytes: int, barrier: DeviceBarrier
+    group: Exchange,
+    *,
+    path: Path,
+    device: int,
+    dtype: str,
+    nbytes: int,
+    barrier: DeviceBarrier,
+    known: Plan | None = None,
 ) -> Choice:
     """The fastest correct plan for messages of `nbytes`. Collective; about a second.
 
+    `known`: what won at another size, the same on all ranks: see `arfloor.core.tuning.candidates`.
     Raises OursError on every rank when no plan gives right results on all of them.
     """
     facts = facts_of(path, group.world, device)
     bench = _Bench(group, path, device, dtype, nbytes, barrier)
     try:
-        together, apart = bench.both(candidates(facts, nbytes), QUICK)
-        for best in ranked(together, apart)[:1]:
-            more = bench.both(refined(parse(best), facts, nbytes), QUICK)
+        together, apart = bench.both(candidates(facts, nbytes, known), QUICK)
+        for closer in (repaced, refined):
+            more = bench.both(closer(ranked(together, apart), facts), QUICK)
             together, apart = together | more[0], apart | more[1]
         finalists = [parse(name) for name in ranked(together, apart)[:KEEP]]
-        together, apart = bench.both(finalists, LONG)
+        together, apart = bench.captured(finalists, LONG, CAPTURES)
         for name in ranked(together, apart):
             if bench.verified(parse(name)):
-                table = {n: (statistics.median(t), upper(t)) for n, t in together.items()}
+                table = {n: (statistics.median(t), typical(t)) for n, t in together.items()}
                 return Choice(plan=parse(name), nbytes=nbytes, times_us=table)
     finally:
         bench.close()
@@ -133,9 +166,13 @@ def tune(
     barrier: DeviceBarrier,
 ) -> Tuned:
     """A table of the best plans for `sizes`, in bytes, ascending. Collective."""
-    chosen = []
+    chosen: list[tuple[int, str]] = []
+    known = None
     for nbytes in sorted(sizes):
-        choice = choose(group, path=path, device=device, dtype=dtype, nbytes=nbytes, barrier=barrier)
+        choice = choose(
+            group, path=path, device=device, dtype=dtype, nbytes=nbytes, barrier=barrier, known=known
+        )
+        known = choice.plan if choice.plan.pace else known
         chosen.append((nbytes, choice.plan.name))
     return Tuned(path=path, world=group.world, dtype=dtype, plans=tuple(chosen))
 
@@ -187,6 +224,18 @@ class _Bench:
     def _chains(self, slots: _Slots, apart: bool) -> tuple[Chain, Chain]:
         op = _Apart(slots, self._barrier, self._group.rank) if apart else slots
         return Chain(op, MANY, self._barrier, graph=True), Chain(op, FEW, self._barrier, graph=True)
+
+    def captured(
+        self, plans: Sequence[Plan], replays: int, captures: int
+    ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """`both`, over several captures of each plan."""
+        together: dict[str, list[float]] = {}
+        apart: dict[str, list[float]] = {}
+        for _ in range(captures):
+            for into, found in zip((together, apart), self.both(plans, replays), strict=True):
+                for name, times in found.items():
+                    into.setdefault(name, []).extend(times)
+        return together, apart
 
     def both(
         self, plans: Sequence[Plan], replays: int

@@ -7,7 +7,9 @@ What is known by measurement stands in docs/kernels.md; the rules here follow fr
   trip. So grids fit the message exactly.
 - Small messages are all latency: short packets, few blocks. Large ones are all wire: long lines.
 - Over the host, sends are paced to the rate at which the link carries both directions; the rate is the
-  link's own, so a spread of paces is tried, then refined around the best.
+  link's own, so a spread of paces is tried, then refined around the best; once known at one size, a spread
+  of a few suffices at the next.
+- From 96 KiB on, a block's warps poll in turn (`window`): polls in vain load the link that the sends need.
 """
 
 from __future__ import annotations
@@ -16,10 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arfloor.core.cases import Path
-from arfloor.core.plans import Plan, ceil_div, extent, flaw, max_threads
+from arfloor.core.plans import Plan, ceil_div, extent, flaw, max_threads, parse
 
-PACES = (14, 20, 27, 36, 50, 70, 100)
-"""SM cycles a 512-byte tile: at 2 GHz from 73 down to 10 GB/s, a factor of about 1.4 apart."""
+PACES = (14, 19, 26, 35, 47, 64, 87, 118)
+"""SM cycles a 512-byte tile: at 2 GHz from 73 down to 9 GB/s, a factor of about 1.35 apart."""
+NEAR = (0.85, 1.0, 1.15)
+"""Factors of a pace that won at another size."""
+BETWEEN = (0.8, 0.9, 1.1, 1.2)
+"""Factors of a pace that reach to the next ones tried."""
+IN_TURN_NBYTES = 96 << 10
 
 SMALL_TILES = 40
 FAMILIES = ("line16", "line64", "line128", "line512", "ll", "flag", "pull", "line128-two", "line512-two")
@@ -112,35 +119,26 @@ def rule_of_thumb(facts: Facts, nbytes: int) -> Plan:
     return replace(fitted(long, facts, nbytes, 8 if rounds == 8 else 4, rounds), lookahead=1)
 
 
-def candidates(facts: Facts, nbytes: int) -> tuple[Plan, ...]:
-    """Plans to measure first; the rule of thumb is always among them."""
+def candidates(facts: Facts, nbytes: int, known: Plan | None = None) -> tuple[Plan, ...]:
+    """Plans to measure first; the rule of thumb is always among them.
+
+    `known`: what won at another size of the same path and world; its pace is the link's, and is kept to.
+    """
     made = [rule_of_thumb(facts, nbytes)]
     if facts.world > 2:
         made += [family(n, facts, nbytes) for n in families(facts)]
-        made += list(_many(facts, nbytes))
+        made += [
+            fitted(replace(family(n, facts, nbytes), lookahead=1), facts, nbytes, w, 2)
+            for n in ("line128-two", "line512-two")
+            for w in (4, 8)
+        ]
     elif facts.path == "peer":
         made += list(_peer_pair(facts, nbytes))
     else:
-        made += list(_host_pair(facts, nbytes))
+        pace = known.pace if known is not None else 0
+        near = tuple(round(pace * factor) for factor in NEAR)
+        made += list(_host_pair(facts, nbytes, near if pace else PACES))
     return _valid(made, facts)
-
-
-def _many(facts: Facts, nbytes: int) -> Iterable[Plan]:
-    """Of three ranks and more. A rank reads several times what it writes over the host, and both phases of a
-    two-shot use both directions, so tiles sent ahead of those waited for keep the ways busy; short messages
-    are all latency, and with a lag fewer polls are in the way of what they wait for."""
-    two = [Plan(protocol="line", line=n, shot=2) for n in (128, 512)]
-    yield from (fitted(replace(p, lookahead=1), facts, nbytes, w, 2) for p in two for w in (4, 8))
-    if facts.path == "peer":
-        return
-    yield from (fitted(replace(two[1], lookahead=a), facts, nbytes, 8, r) for a, r in ((1, 4), (2, 4)))
-    if nbytes < 1 << 19:
-        one = Plan(protocol="line", line=512, lookahead=1)
-        yield from (fitted(one, facts, nbytes, w, r) for w, r in ((4, 2), (4, 3), (8, 4)))
-    if nbytes <= 1 << 15:
-        for front in (Plan(protocol="line", line=128), Plan(protocol="ll")):
-            yield fitted(front, facts, nbytes, 4)
-            yield replace(fitted(front, facts, nbytes, 2), lag=250)
 
 
 def _peer_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:
@@ -156,46 +154,80 @@ def _peer_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:
         yield family("flag", facts, nbytes)
 
 
-def _host_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:
+def _host_pair(facts: Facts, nbytes: int, paces: Sequence[int]) -> Iterable[Plan]:
     long, line128 = Plan(protocol="line", line=512), Plan(protocol="line", line=128)
     if extent(long, facts.world, nbytes)[2] <= SMALL_TILES:
         for front in (line128, Plan(protocol="line", line=16, tag_bits=32), Plan(protocol="ll")):
             for warps, lag in ((4, 0), (4, 250), (2, 250)):
                 yield replace(fitted(front, facts, nbytes, warps), lag=lag)
         return
-    for pace in PACES:
-        for warps in (4,) if nbytes <= 1 << 17 else (4, 16) if nbytes < 1 << 19 else (16,):
-            yield replace(fitted(replace(long, pace=pace), facts, nbytes, warps), lag=150)
+    for warps in (4, 8) if nbytes < 1 << 19 else (8, 16):
+        for pace in paces:
+            plan = replace(fitted(replace(long, pace=pace), facts, nbytes, warps), lag=150)
+            yield replace(plan, window=_window(warps, nbytes) if nbytes >= IN_TURN_NBYTES else 0)
     for rounds, warps in ((3, 4), (4, 8), (8, 8)):
         yield replace(fitted(long, facts, nbytes, warps, rounds), lookahead=1)
 
 
-def refined(best: Plan, facts: Facts, nbytes: int) -> tuple[Plan, ...]:
-    """Plans around the best of the first round: other paces and windows; none where there is no pace."""
-    if not best.pace:
+def _window(warps: int, nbytes: int) -> int:
+    """How many warps of a block poll at a time, to begin with: fewer the larger the message is, since a
+    turn costs a round trip, and a large message leaves time for many."""
+    return max(1, min(warps - 1, round(3 * warps / 8 * (1 << 18) / nbytes)))
+
+
+def repaced(order: Sequence[str], facts: Facts) -> tuple[Plan, ...]:
+    """The two best grids of the first round, at paces between those tried. `order`: plans, best first."""
+    best = distinct(order, 2)
+    made = [replace(p, pace=max(1, round(p.pace * f))) for p in best if p.pace for f in BETWEEN]
+    return tuple(p for p in _valid(made, facts) if p.name not in order)
+
+
+def refined(order: Sequence[str], facts: Facts) -> tuple[Plan, ...]:
+    """Plans close around the best: its pace a little off, other windows, a longer lag. None without pace."""
+    best = parse(order[0]) if order else None
+    if best is None or not best.pace:
         return ()
-    made = []
-    for factor in (0.9, 1.0, 1.05, 1.1, 1.2):
-        pace = max(1, round(best.pace * factor))
-        made += [replace(best, pace=pace, window=window) for window in (0, 1, 2)]
-    return tuple(p for p in _valid(made, facts) if p != best)
+    warps = best.threads // 32
+    windows = {max(1, best.window - 1), best.window, best.window + 1} if best.window else {0, warps - 1}
+    made = [
+        replace(best, pace=max(1, round(best.pace * factor)), window=window)
+        for factor in (0.95, 1.0, 1.05)
+        for window in sorted(windows)
+        if window < warps
+    ]
+    made.append(replace(best, lag=400))
+    return tuple(p for p in _valid(made, facts) if p.name not in order)
 
 
 def _valid(plans: Iterable[Plan], facts: Facts) -> tuple[Plan, ...]:
     return tuple(p for p in dict.fromkeys(plans) if not flaw(p, facts.world, facts.path))
 
 
-def upper(times_us: Sequence[float]) -> float:
-    """The ninth decile: a plan that is fast on most replays and collapses on some is not a fast plan."""
+def typical(times_us: Sequence[float]) -> float:
+    """The mean of all replays but the slowest fiftieth (at least one, where there are two).
+
+    A plan that is fast on most replays and collapses on one in twenty is not a fast plan, which a median does
+    not see; one stalled replay in a hundred is the machine's, not the plan's.
+    """
     ordered = sorted(times_us)
-    return ordered[min(len(ordered) - 1, 9 * len(ordered) // 10)]
+    keep = len(ordered) - max(1, len(ordered) // 50) or 1
+    return sum(ordered[:keep]) / keep
 
 
 def ranked(together_us: Mapping[str, Sequence[float]], apart_us: Mapping[str, Sequence[float]]) -> list[str]:
     """Plans, best first, by what they take when ranks arrive together plus what they take when ranks
     arrive apart, as between the matrix products of a decode step. Sends paced a little faster than the
     link carries both ways win the first and lose far more in the second."""
-    return sorted(together_us, key=lambda name: (upper(together_us[name]) + upper(apart_us[name]), name))
+    return sorted(together_us, key=lambda name: (typical(together_us[name]) + typical(apart_us[name]), name))
+
+
+def distinct(names: Sequence[str], count: int) -> list[Plan]:
+    """The first `count` plans, best first, of different grids."""
+    found: dict[tuple[str, int, int, int], Plan] = {}
+    for name in names:
+        plan = parse(name)
+        found.setdefault((plan.protocol, plan.line, plan.blocks, plan.threads), plan)
+    return list(found.values())[:count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

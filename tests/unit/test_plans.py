@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from arfloor.core import plans
 from arfloor.core.plans import Plan, decode_error, extent, flaw, layout, next_sequence, parse, reached
-from arfloor.core.tuning import Facts, Tuned, candidates, families, ranked, refined, rule_of_thumb
+from arfloor.core.tuning import (
+    Facts,
+    Tuned,
+    candidates,
+    distinct,
+    families,
+    ranked,
+    refined,
+    repaced,
+    rule_of_thumb,
+    typical,
+)
 
 EXAMPLES = [
     Plan(protocol="line", line=512, blocks=66, threads=256, pace=27, lag=150, window=2),
@@ -139,7 +150,12 @@ def test_candidates_exist_fit_the_gpu_and_can_be_built(
     assert 3 <= len(found) <= 30
     assert rule_of_thumb(facts, nbytes) in found
     assert found == candidates(facts, nbytes)
-    for plan in (*found, *refined(found[-1], facts, nbytes)):
+    names = [p.name for p in found]
+    around = [*repaced(names, facts), *refined(names[::-1], facts)]
+    assert not {p.name for p in around} & set(names)
+    again = candidates(facts, nbytes, parse("line512t64-one-66x256-pace27-lag150-window2"))
+    assert len(again) <= len(found)
+    for plan in (*found, *around, *again):
         assert flaw(plan, world, path) == ""  # type: ignore[arg-type]
         assert plan.blocks * plan.threads <= multiprocessors * plans.max_threads(plan, world)
         if plan.pace:  # a pace is a schedule of single tiles: every warp has at most one
@@ -151,12 +167,31 @@ def test_candidates_exist_fit_the_gpu_and_can_be_built(
 def test_a_plan_that_sometimes_collapses_or_minds_late_ranks_is_not_preferred() -> None:
     together = {
         "steady": [10.0] * 8,
-        "moody": [9.0] * 5 + [80.0] * 3,
+        "moody": [9.0] * 3 + [80.0] * 5,
         "touchy": [9.0] * 8,
         "slow": [20.0] * 8,
     }
     apart = {"steady": [12.0] * 8, "moody": [11.0] * 8, "touchy": [40.0] * 8, "slow": [22.0] * 8}
     assert ranked(together, apart) == ["steady", "slow", "touchy", "moody"]
+
+
+def test_what_is_typical_sees_a_collapse_of_one_in_twenty_and_no_single_stall() -> None:
+    assert typical([10.0] * 99 + [5000.0]) == pytest.approx(10.0)
+    assert typical([10.0] * 95 + [30.0] * 5) > 10.4
+    assert typical([7.0]) == 7.0
+
+
+def test_a_pace_known_from_another_size_narrows_the_search() -> None:
+    facts = Facts(path="host", world=2, multiprocessors=132)
+    known = parse("line512t64-one-66x256-pace40-lag150-window2")
+    paces = {p.pace for p in candidates(facts, 1 << 19, known) if p.pace}
+    assert paces == {34, 40, 46}
+    assert len(candidates(facts, 1 << 19, known)) < len(candidates(facts, 1 << 19))
+
+
+def test_plans_of_different_grids_are_refined_not_the_same_twice() -> None:
+    names = ["line512t64-one-66x256-pace27", "line512t64-one-66x256-pace30", "line512t64-one-131x128-pace27"]
+    assert [p.name for p in distinct(names, 2)] == [names[0], names[2]]
 
 
 def test_a_tuned_table_answers_for_sizes_between() -> None:
