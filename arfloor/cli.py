@@ -70,7 +70,7 @@ def _speak_utf8() -> None:
 
 
 def _forget_output() -> None:
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (the interpreter flushes it at exit)
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  (the interpreter flushes it at exit)
 
 
 def _refuse(message: str) -> int:

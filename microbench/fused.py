@@ -238,7 +238,9 @@ def main() -> None:
             {"rows": rows, "plan": plan, "above_us": above, "us": {n: e.value for n, e in estimates.items()}}
         )
     if chosen.json and ranks.rank == 0:
-        chosen.json.write_text(json.dumps({"path": ranks.path, "hidden": HIDDEN, "rows": kept}, indent=1))
+        chosen.json.write_text(
+            json.dumps({"path": ranks.path, "hidden": HIDDEN, "rows": kept}, indent=1), encoding="utf-8"
+        )
     ranks.leave()
 
 

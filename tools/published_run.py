@@ -171,7 +171,7 @@ def manifest(data: dict[str, Any], done: list[BlockRecord]) -> Manifest:
 
 def write(folder: Path) -> Path:
     """Write `folder`/run from `folder`/published.toml; returns the run directory."""
-    data = tomllib.loads((folder / "published.toml").read_text())
+    data = tomllib.loads((folder / "published.toml").read_text(encoding="utf-8"))
     out = folder / "run"
     shutil.rmtree(out, ignore_errors=True)
     writer = rundir.Writer(out)

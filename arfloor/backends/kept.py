@@ -16,7 +16,7 @@ def read() -> dict[str, str]:
     file = Path(folder or ".") / "plans.json"
     if not folder or not file.is_file():
         return {}
-    return dict(json.loads(file.read_text()))
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def add(name: str, choice: str) -> None:
@@ -26,7 +26,7 @@ def add(name: str, choice: str) -> None:
         return
     file = Path(folder) / "plans.json"
     fresh = file.with_suffix(".tmp")
-    fresh.write_text(json.dumps({**read(), name: choice}))
+    fresh.write_text(json.dumps({**read(), name: choice}), encoding="utf-8")
     fresh.replace(file)
 
 

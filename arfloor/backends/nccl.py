@@ -237,7 +237,7 @@ class _Log:
         """Lines written since the last call; empty when there is no log."""
         if self.file is None or not self.file.is_file():
             return ""
-        with self.file.open(errors="replace") as stream:
+        with self.file.open(encoding="utf-8", errors="replace") as stream:
             stream.seek(self._seen)
             text = stream.read()
             self._seen = stream.tell()

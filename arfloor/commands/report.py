@@ -40,7 +40,7 @@ def command(
     ] = None,
     path: Annotated[Way | None, Parameter(help="Only this path: measured, else predicted.")] = None,
     table: Annotated[
-        Literal["summary", "nccl-tests"], Parameter(help="Shape of the text tables.")
+        Literal["summary", "nccl-tests"], Parameter(help="Shape of the tables of --format text.")
     ] = "summary",
     worth: Annotated[
         str | None, Parameter(help="Also say what it is worth: model=NAME,tp=2,tok_s=32:800[,share=0.19@32].")
@@ -61,6 +61,8 @@ def command(
     from arfloor.commands.reading import warn
     from arfloor.report.model import Report
 
+    if table != "summary" and format != "text":
+        raise InputError(f"--table {table}: expected --format text, found {format}; leave one of them out")
     shown = _subject(run, topology, world, path)
     line = _worth(worth, format, run, topology, path)
     if isinstance(shown, Report):

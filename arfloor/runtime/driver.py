@@ -244,7 +244,7 @@ class Driver:
             rundir.drop_incomplete(job.root, self._ranks.rank)
         mpi = launch.launcher == "mpiexec"
         file = job.root / ".work" / f"plan-{launch.index}-{attempt}-rank-{self._ranks.rank}.json"
-        file.write_text(rundir.to_json(self._work_plan(launch, attempt)))
+        file.write_text(rundir.to_json(self._work_plan(launch, attempt)), encoding="utf-8")
         watched = range(self._ranks.world) if mpi else (self._ranks.rank,)
         self._tails = {rank: Tail(progress_file(job.root, launch.index, attempt, rank)) for rank in watched}
         env = own_environment(launch.settings)

@@ -32,7 +32,7 @@ class JitError(Exception):
 def read_sources(*names: str) -> str:
     """Files of `arfloor.kernels`, one after the other, as one translation unit with true line numbers."""
     folder = resources.files("arfloor.kernels")
-    return "".join(f'#line 1 "{name}"\n{(folder / name).read_text()}\n' for name in names)
+    return "".join(f'#line 1 "{name}"\n{(folder / name).read_text(encoding="utf-8")}\n' for name in names)
 
 
 def cache_dir() -> Path:

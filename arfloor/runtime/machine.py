@@ -118,7 +118,7 @@ def private_names() -> list[str]:
 
 def _boot_id() -> str:
     file = Path("/proc/sys/kernel/random/boot_id")
-    return file.read_text().strip() if file.is_file() else socket.gethostname()
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else socket.gethostname()
 
 
 def _gpus() -> int:
@@ -132,7 +132,7 @@ def _gpus() -> int:
 def _cpu_name() -> str:
     file = Path("/proc/cpuinfo")
     if file.is_file():
-        for line in file.read_text().splitlines():
+        for line in file.read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
             if key.strip() in ("model name", "Model"):
                 return value.strip()
@@ -142,7 +142,7 @@ def _cpu_name() -> str:
 def _free_memory() -> int:
     file = Path("/proc/meminfo")
     if file.is_file():
-        for line in file.read_text().splitlines():
+        for line in file.read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return 1 << 62  # not Linux: unknown, so no reason to refuse

@@ -280,7 +280,7 @@ def device_numa_node() -> int | None:
 def numa_node_of(file: Path) -> int | None:
     """The node that a `numa_node` file of sysfs names; None when absent or -1 (unknown)."""
     try:
-        node = int(file.read_text())
+        node = int(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
@@ -303,7 +303,9 @@ def running_on_node(node: int | None) -> Iterator[None]:
     wanted: frozenset[int] = frozenset()
     if node is not None:
         with contextlib.suppress(OSError, ValueError):
-            wanted = parse_cpulist(Path(f"/sys/devices/system/node/node{node}/cpulist").read_text())
+            wanted = parse_cpulist(
+                Path(f"/sys/devices/system/node/node{node}/cpulist").read_text(encoding="utf-8")
+            )
     chosen = wanted & allowed
     if not chosen:
         yield

@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
     file = spares.await_order(argv[2:]) if argv[1] == spares.WAIT else argv[1]
     if file is None:
         return 0
-    plan = adapter.validate_json(Path(file).read_text())
+    plan = adapter.validate_json(Path(file).read_text(encoding="utf-8"))
     mpi = plan.launch.launcher == "mpiexec"
     # the rank under mpiexec is known only after MPI_Init; until then Open MPI's own variable says it
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"] if mpi else os.environ["ARFLOOR_RANK"])

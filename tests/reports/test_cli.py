@@ -35,6 +35,9 @@ def test_text_markdown_and_json(run, capsys):
     assert len(json.loads(capsys.readouterr().out)) == 2
     assert main(["report", str(run), "--table", "nccl-tests"]) == 0
     assert "out-of-place" in capsys.readouterr().out
+    for other in ("md", "json", "html"):  # has no text tables whose shape to choose
+        said = refused(capsys, "report", run, "--table", "nccl-tests", "--format", other)
+        assert f"found {other}" in said
 
 
 def test_no_run_a_foreign_folder_and_a_missing_one(tmp_path, capsys):
