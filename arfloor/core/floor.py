@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from arfloor.core import units
 from arfloor.core.cases import DType, Estimate, Mode, Origin, Path, Primitive, Result, record
 from arfloor.core.intervals import exact, largest, scaled, smallest, total, transfer_us
 from arfloor.core.lossy import is_lossy
 from arfloor.core.rates import RateTable, usable
 from arfloor.core.schedules import Schedule, schedules
+from arfloor.core.verdict import short_label
 
 
 @record
@@ -266,7 +268,7 @@ def raise_attainable(floor: Floor, results: Iterable[Result]) -> Floor:
     if best is None or best.latency is None or best.latency.value >= floor.attainable.value:
         return floor
     slow = max(floor.terms.attainable, key=lambda t: t.us.value)
-    beaten = f"{best.case.label} took {best.latency.value:.3g} us where the probes gave"
+    beaten = f"{short_label(best.case)} took {units.us(best.latency.value)} where the probes gave"
     why = (
         f"slow probe: {slow.source} ({slow.name})" if _covers(floor, best) else "its launcher was not probed"
     )
@@ -277,8 +279,8 @@ def raise_attainable(floor: Floor, results: Iterable[Result]) -> Floor:
         floor,
         bound=bound,
         attainable=best.latency,
-        algorithm=best.case.label,
-        slow_probe=f"{beaten} {floor.attainable.value:.3g}: {why}",
+        algorithm=short_label(best.case),
+        slow_probe=f"{beaten} {units.us(floor.attainable.value)}: {why}",
     )
 
 

@@ -38,6 +38,13 @@ def interval(estimate: Estimate | None) -> str:
     return f"{value} ±{upwards:.{shown}f}"
 
 
+def attained_by(verdict: Verdict) -> str:
+    """The schedule that attainable follows; `measured` where the best result itself beat the probes."""
+    if verdict.best is not None and verdict.attainable_algorithm == short_label(verdict.best.case):
+        return "measured"
+    return verdict.attainable_algorithm or ""
+
+
 def check(result: Result | None) -> str:
     """What the correctness check found: `exact`, or `err` and the worst error over the allowed one."""
     if result is None or result.check is None:

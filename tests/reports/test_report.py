@@ -201,3 +201,11 @@ def test_a_sweep_ends_by_what_its_report_says(tmp_path, capsys):
         assert told.out.startswith((run / "report.md").read_text())
         assert ("kernel impossible, graph: it was faster than the bound" in told.err) == (code == sweep.WRONG)
     assert sweep._report(write_run(tmp_path / "wrong", world), interrupted=False) == sweep.WRONG
+
+
+def test_an_attainable_that_was_measured_is_not_named_at_length(gpu):
+    verdict = gpu.sections[1].nearest(262144).verdict
+    assert phrases.attained_by(verdict) == verdict.attainable_algorithm != ""
+    beaten = replace(verdict, attainable_algorithm="host line64")
+    assert phrases.attained_by(beaten) == "measured"
+    assert phrases.attained_by(replace(beaten, best=None)) == "host line64"
