@@ -116,7 +116,7 @@ def _tail(device: int) -> Launch:
 class Chain:
     """[barrier, event, `count` operations, event] as a CUDA graph, or launched by the host.
 
-    A graph ends with an empty kernel behind the last event; see `tail`.
+    A graph that is `tailed` ends with an empty kernel behind the last event; see `tail`.
 
     `least_nodes`: how many nodes the operations must have left in the graph (default: one each).
     """
@@ -129,9 +129,11 @@ class Chain:
         *,
         graph: bool,
         least_nodes: int | None = None,
+        tailed: bool = True,
     ) -> None:
         self._op, self._count, self._barrier = op, count, barrier
-        self._least_nodes = 4 + (count if least_nodes is None else least_nodes)
+        self._tailed = graph and tailed
+        self._least_nodes = 3 + self._tailed + (count if least_nodes is None else least_nodes)
         self._events = Events()
         self._graph: Any = None
         if graph:
@@ -149,7 +151,7 @@ class Chain:
             assert self._op is not None
             self._op.run(i % self._op.slots)
         self._events.record(self._events.end, stream, captured=captured)
-        if captured:
+        if self._tailed:
             tail().launch(stream)
 
     def _capture(self) -> Any:
@@ -177,12 +179,16 @@ class Chain:
             )
         return graph
 
-    def replay_us(self) -> float:
-        """Run once on every rank; the time between the events on this rank, in us."""
+    def start(self) -> None:
+        """Enqueue on torch's current stream, and return."""
         if self._graph is not None:
             self._graph.replay()
         else:
             self._enqueue(captured=False)
+
+    def replay_us(self) -> float:
+        """Run once on every rank; the time between the events on this rank, in us."""
+        self.start()
         return self._events.elapsed_us()
 
     def close(self) -> None:

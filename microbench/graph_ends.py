@@ -1,0 +1,93 @@
+"""What does the end of a graph cost?
+
+    torchrun --standalone --nproc-per-node=2 microbench/graph_ends.py
+    NCCL_GRAPH_MIXING_SUPPORT=0 torchrun --standalone --nproc-per-node=2 microbench/graph_ends.py
+
+Chains of 8 and 40 of NCCL's all-reduces in a CUDA graph, timed by events on every rank: with the last event
+at the end of the graph, and with an empty kernel behind it. Then the same graphs one right after the other.
+
+NCCL leaves an event of its own in the graph with every call (unless NCCL_GRAPH_MIXING_SUPPORT=0, which asks
+the program never to have two graphs in flight), so the graph branches. What to look for: readings in two
+heaps, `late` being the share of the upper one and `gap` how far it lies above the lower; it is seen on one
+rank and not on the other in the same replay, so it is no part of an all-reduce. If the event with a kernel
+behind it has one heap, a slope from it needs no care. `behind` is what a graph adds when the next one
+follows: if it grows with the chain like `gap` does, then a program pays for the ends of its graphs.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+from gpu_ranks import GpuRank, join
+
+from arfloor.backends.nccl import Nccl
+from arfloor.core.cases import Case
+from arfloor.runtime.timing_gpu import FEW, MANY, Chain, barrier_for
+
+SIZES = [8 << 10, 256 << 10]
+CAPTURES, REPLAYS, BEHIND = 4, 15, 20
+
+
+def behind_us(chain: Chain) -> float:
+    """Time a graph when twenty follow each other without the host waiting, on this rank."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(BEHIND):
+        chain.start()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3 / BEHIND
+
+
+def heaps(readings: list[float], gap_us: float) -> str:
+    """The lower heap's median, how much lies more than `gap_us` above its start, and how far above."""
+    start = sorted(readings)[len(readings) // 20]
+    upper = [us for us in readings if us > start + gap_us]
+    lower = statistics.median(us for us in readings if us <= start + gap_us)
+    gap = statistics.median(upper) - lower if upper else 0.0
+    return f"{lower:>9.1f} {len(upper) / len(readings):>6.2f} {gap:>6.1f}"
+
+
+def study(ranks: GpuRank, case: Case, count: int, tailed: bool) -> None:
+    """One line a rank: both heaps, and what the same graph takes when the next one follows."""
+    op = Nccl().prepare(case, ranks.group, 4)
+    barrier = barrier_for(ranks, case.path)
+    readings: list[float] = []
+    followed: list[float] = []
+    for _ in range(CAPTURES):
+        chain = Chain(op, count, barrier, graph=True, tailed=tailed)
+        chain.replay_us()
+        ranks.group.barrier()
+        readings += [chain.replay_us() for _ in range(REPLAYS)]
+        followed.append(behind_us(chain))
+        chain.close()
+    line = f"{heaps(readings, 0.9 * count)} {statistics.median(followed) - statistics.median(readings):>8.1f}"
+    for rank, shown in enumerate(ranks.group.all_gather(line)):
+        ranks.say(f"{case.nbytes:>9} {count:>4} {'kernel' if tailed else 'event':>7} {rank:>5} {shown}")
+    op.close()
+
+
+def main() -> None:
+    ranks = join()
+    ranks.say(f"NCCL default, {ranks.world} GPUs, path {ranks.path}, bfloat16, us")
+    ranks.say(
+        f"{'size':>9} {'ops':>4} {'ends in':>7} {'rank':>5} {'lower':>9} {'late':>6} {'gap':>6} {'behind':>8}"
+    )
+    for nbytes in SIZES:
+        case = Case(
+            backend="nccl",
+            path=ranks.path,  # type: ignore[arg-type]
+            devices=tuple(f"cuda:{r}" for r in range(ranks.world)),
+            numel=nbytes // 2,
+            dtype="bfloat16",
+            mode="graph",
+        )
+        for tailed in (False, True):
+            for count in (FEW, MANY):
+                study(ranks, case, count, tailed)
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()
