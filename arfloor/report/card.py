@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from arfloor.core import units
 from arfloor.core.cases import Primitive, Result, Verdict
 from arfloor.core.verdict import DEFAULT_BACKEND, caveats, doubt, is_correct, ratio_span
-from arfloor.report import phrases
+from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
 from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span, status_spans
 
@@ -44,9 +44,17 @@ def _section(section: Section, primitives: Sequence[Primitive], *, alone: bool) 
         f"{_answer(row.verdict)}{f' By size: {everywhere}.' if len(spans) > 1 else ''}",
         "",
         *_table(section, [r for _, r in rows]),
-        *_paragraph([*_advice(section, found), *_floor(row), *_why(found)], alone),
+        *_paragraph([*_advice(section, found), *_floor(row), *_why(found), *_libraries(section, row)], alone),
         "",
     ]
+
+
+def _libraries(section: Section, row: Row) -> list[str]:
+    """All libraries at the headline's size, where more than a few were measured; else what a mark means."""
+    if libraries.rows_of(section):
+        return [libraries.line(row)]
+    marked = any(libraries.differs(r.verdict.best) for r in section.rows)
+    return [f"{libraries.NOTE}."] if marked else []
 
 
 def _paragraph(lines: list[str], alone: bool) -> list[str]:
@@ -191,7 +199,7 @@ def _named(result: Result | None, *, bold: bool = False) -> str:
     if result is None or result.latency is None:
         return ""
     value = units.number(result.latency.value)
-    return f"{f'**{value}**' if bold else value} {phrases.which(result)}"
+    return f"{f'**{value}**' if bold else value} {libraries.marked(result)}"
 
 
 def _broken(report: Report) -> list[str]:

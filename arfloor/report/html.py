@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from arfloor.core import units
-from arfloor.report import phrases
+from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
 from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span
 from arfloor.report.series import Series, series
@@ -57,6 +57,8 @@ def render(report: Report) -> str:
             facts=_facts(report),
             phrases=phrases,
             whys=whys,
+            libraries=libraries,
+            winners=libraries.winners(report),
             size=units.size,
             size_span=size_span,
             us=units.us,

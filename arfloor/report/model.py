@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arfloor.core import units
 from arfloor.core.cases import Manifest, Mode, Path, Primitive, Result, Verdict
 from arfloor.core.floor import Floor
 from arfloor.core.judgement import Judged, judge_all
+from arfloor.core.libraries import Library, by_library
 from arfloor.core.pairing import paired_compare
 from arfloor.core.reasons import explain
 from arfloor.core.verdict import Compare, short_label
@@ -22,16 +23,18 @@ from arfloor.rundir import Run
 HEADLINE_NBYTES = 262_144
 """The decode message of the opening question: batch 32 x hidden 4096 x 2 bytes."""
 
+_MANY_VARIANTS = 4
 _MODES: tuple[Mode, ...] = ("graph", "eager", "isolated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One size of a section: its verdict and every result that stands behind it."""
+    """One size of a section: its verdict, every result that stands behind it, and them by library."""
 
     verdict: Verdict
     floor: Floor | None
     results: tuple[Result, ...]
+    libraries: tuple[Library, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -132,7 +135,7 @@ def build(run: Run, *, compare: Compare | None = None) -> Report:
     judged = judge_all(run.results, run.primitives, compare=chosen)
     return Report(
         manifest=run.manifest,
-        sections=_sections(judged, run.primitives),
+        sections=_sections(judged, run.primitives, chosen),
         failures=_failures(r for j in judged for r in j.results),
         primitives=run.primitives,
         warnings=run.warnings,
@@ -140,11 +143,13 @@ def build(run: Run, *, compare: Compare | None = None) -> Report:
     )
 
 
-def _sections(judged: Sequence[Judged], primitives: Sequence[Primitive]) -> tuple[Section, ...]:
+def _sections(
+    judged: Sequence[Judged], primitives: Sequence[Primitive], compare: Compare
+) -> tuple[Section, ...]:
     grouped: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for j in judged:
         v = j.verdict
-        row = Row(verdict=v, floor=j.floor, results=j.results)
+        row = Row(verdict=v, floor=j.floor, results=j.results, libraries=by_library(j.results, compare))
         grouped[(v.path, v.world, v.dtype, v.mode, v.devices, v.groups)].append(row)
     sections = []
     for rows in grouped.values():
@@ -204,7 +209,21 @@ def _failures(results: Iterable[Result]) -> tuple[Failure, ...]:
         for members in grouped.values()
     ]
     severity = ("wrong", "failed", "timeout", "skipped", "unsupported")
-    return tuple(sorted(failures, key=lambda f: (severity.index(f.status), f.path, f.label, f.mode)))
+    ordered = sorted(_merged(failures), key=lambda f: (severity.index(f.status), f.path, f.label, f.mode))
+    return tuple(ordered)
+
+
+def _merged(failures: Sequence[Failure]) -> list[Failure]:
+    """Many variants of one backend that cannot run for one reason, as one: `mscclpp (10 variants)`."""
+    alike: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
+    for f in failures:
+        backend = f.label.partition(" ")[0] if f.status == "unsupported" else f.label
+        alike[(backend, f.path, f.mode, f.dtype, f.status, f.reason, f.detail, f.sizes)].append(f)
+    found = []
+    for key, members in alike.items():
+        many = len(members) >= _MANY_VARIANTS
+        found += [replace(members[0], label=f"{key[0]} ({len(members)} variants)")] if many else members
+    return found
 
 
 def size_span(sizes: Sequence[int]) -> str:

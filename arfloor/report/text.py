@@ -13,7 +13,7 @@ from rich.text import Text
 
 from arfloor.core import nccl_picks, units
 from arfloor.core.cases import Primitive
-from arfloor.report import phrases
+from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
 from arfloor.report.model import Failure, Report, Row, Section, size_span, status_spans
 from arfloor.report.series import series
@@ -32,6 +32,8 @@ def render(report: Report, *, width: int = 140, color: bool = False) -> str:
     stream = StringIO()
     console = Console(file=stream, width=width, force_terminal=color, highlight=False, emoji=False)
     console.print(_heading(report))
+    for part in _winners(report):
+        console.print(part)
     for section in report.sections:
         console.print(_section(section, report.primitives))
     if report.failures:
@@ -76,6 +78,7 @@ def _section(section: Section, primitives: Sequence[Primitive]) -> RenderableTyp
     lines += whys.crossing_lines(found.crossovers)
     lines += [f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in drawn if s.fit and s.role != "other"]
     parts = [_parts(found)] if found.apart else []
+    parts += _libraries(section)
     return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), *parts)
 
 
@@ -94,6 +97,35 @@ def _parts(found: whys.Why) -> RenderableType:
     return table
 
 
+def _libraries(section: Section) -> list[RenderableType]:
+    """Each library untouched and at its best, where more than a few were measured."""
+    rows = libraries.rows_of(section)
+    if not rows:
+        return []
+    table = Table(title="by library", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in libraries.HEADER:
+        table.add_column(name, justify="right" if name.endswith("us") or name == "size" else "left")
+    for row in rows:
+        for number, library in enumerate(row.libraries):
+            table.add_row("" if number else units.size(row.nbytes), *libraries.cells(library))
+    return [table]
+
+
+def _winners(report: Report) -> list[RenderableType]:
+    """Which case is fastest, by size and path."""
+    found = libraries.winners(report)
+    if found is None:
+        return []
+    table = Table(title="Fastest by size and path, us", title_justify="left", title_style="bold")
+    table.box = box.SIMPLE_HEAD
+    table.add_column("size", justify="right")
+    for name in found.paths:
+        table.add_column(name)
+    for nbytes, row in found.rows:
+        table.add_row(units.size(nbytes), *row)
+    return ["", table, *([Text(libraries.NOTE)] if found.marked else [])]
+
+
 def _floor_lines(row: Row) -> list[str]:
     if row.floor is None:
         return []
@@ -109,7 +141,7 @@ def _cells(row: Row, *, floors: bool) -> list[RenderableType]:
         units.size(v.nbytes),
         phrases.latency(v.default),
         phrases.latency(v.best),
-        "(the default)" if same else phrases.which(v.best),
+        "(the default)" if same else libraries.marked(v.best),
         phrases.check(v.best),
         *(floor if floors else []),
         units.ratio(v.headroom_now.value) if v.headroom_now else "",

@@ -1,0 +1,60 @@
+"""What each library takes untouched and at its best, at one size of one path, and what the best one is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from arfloor.core.cases import Case, Result, record
+from arfloor.core.verdict import Compare, Comparison, default_result, is_correct
+
+
+@record
+class Library:
+    """One backend in one group. `untouched`: its fastest correct case that nobody tuned (None: it has none);
+    `best`: its fastest correct case; `comparison`: the path's default over `best` (None: no such pair)."""
+
+    backend: str
+    untouched: Result | None
+    best: Result
+    comparison: Comparison | None
+
+
+def is_untouched(case: Case) -> bool:
+    """Whether a case is what a library does unless it is told or tuned to do otherwise.
+
+    NCCL and gloo: the default variant. Our kernels: the plan by rule of thumb. MSCCL++: an algorithm at its
+    own grid. Others: whatever is not called tuned, as their variants are algorithms and not settings.
+    """
+    if case.backend in ("nccl", "gloo"):
+        return case.variant == "default"
+    if case.backend in ("peer", "host"):
+        return case.variant == "rule"
+    if case.backend == "mscclpp":
+        return "-" not in case.variant
+    return not case.variant.endswith("-tuned")
+
+
+def by_library(results: Iterable[Result], compare: Compare) -> tuple[Library, ...]:
+    """Every backend with a correct case among the results of one group, the fastest first."""
+    groups: dict[str, list[Result]] = defaultdict(list)
+    found = list(results)
+    for result in found:
+        if is_correct(result):
+            groups[result.case.backend].append(result)
+    default = default_result(found)
+    usable = default if default is not None and is_correct(default) else None
+    made = [_library(name, members, usable, compare) for name, members in groups.items()]
+    return tuple(sorted(made, key=lambda library: _us(library.best)))
+
+
+def _library(backend: str, members: Sequence[Result], default: Result | None, compare: Compare) -> Library:
+    best = min(members, key=_us)
+    paired = None if default is None or best is default else compare(default, best)
+    untouched = min((r for r in members if is_untouched(r.case)), key=_us, default=None)
+    return Library(backend=backend, untouched=untouched, best=best, comparison=paired)
+
+
+def _us(result: Result) -> float:
+    assert result.latency is not None  # `is_correct` asks for it
+    return result.latency.value

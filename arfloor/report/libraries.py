@@ -1,0 +1,109 @@
+"""Libraries side by side, and which case wins where: the parts that text, card and page share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arfloor.core import units
+from arfloor.core.cases import Result
+from arfloor.core.libraries import Library
+from arfloor.core.verdict import ratio_span
+from arfloor.report import phrases
+from arfloor.report.model import Report, Row, Section
+
+LEAST = 3
+"""Libraries from which on a section shows them side by side: fewer stand in its table anyway."""
+_USUAL = (8_192, 65_536, 262_144, 1_048_576)
+_MANY = 8
+MARK = "*"
+NOTE = f"{MARK} its ranks get results that differ in the last place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winners:
+    """The winner map: a row a size, a cell a path (`Section.name`); an empty cell: nothing correct there."""
+
+    paths: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    marked: bool
+
+
+def differs(result: Result | None) -> bool:
+    """Whether the ranks' results of a case were not equal bit for bit."""
+    return result is not None and result.check is not None and not result.check.bitwise_equal
+
+
+def marked(result: Result | None) -> str:
+    """A case's name, with a mark where its ranks differ."""
+    return f"{phrases.which(result)}{MARK if differs(result) else ''}"
+
+
+def winners(report: Report) -> Winners | None:
+    """Which case is fastest, by size and path, in each path's leading section; None below two paths."""
+    sections = report.headline()
+    if len(sections) < 2:
+        return None
+    rows = {section.path: {row.nbytes: row for row in section.rows} for section in sections}
+    sizes = _some(sorted({nbytes for of in rows.values() for nbytes in of}))
+    best = [[_best(rows[s.path].get(nbytes)) for s in sections] for nbytes in sizes]
+    return Winners(
+        paths=tuple(s.name for s in sections),
+        rows=tuple((n, tuple(map(_cell, at))) for n, at in zip(sizes, best, strict=True)),
+        marked=any(differs(r) for at in best for r in at),
+    )
+
+
+def _some(sizes: Sequence[int]) -> list[int]:
+    """All sizes, or those that people ask for where there are many."""
+    usual = [n for n in sizes if n in _USUAL]
+    return usual if len(sizes) > _MANY and usual else list(sizes)
+
+
+def _best(row: Row | None) -> Result | None:
+    return None if row is None else row.verdict.best
+
+
+def _cell(best: Result | None) -> str:
+    if best is None or best.latency is None:
+        return ""
+    return f"{marked(best)} {units.number(best.latency.value)}"
+
+
+def rows_of(section: Section) -> tuple[Row, ...]:
+    """The rows whose libraries are worth a table: empty where few libraries were measured."""
+    if max((len(row.libraries) for row in section.rows), default=0) < LEAST:
+        return ()
+    wanted = _some([row.nbytes for row in section.rows])
+    return tuple(row for row in section.rows if row.nbytes in wanted and row.libraries)
+
+
+HEADER = ("size", "library", "untouched us", "best us", "which", "default / best", "ranks")
+
+
+def cells(library: Library) -> tuple[str, ...]:
+    """A library's cells after the size; `default / best` is paired by round, or says how it is not."""
+    check = library.best.check
+    found = library.comparison
+    how = "" if found is None or found.pairing == "round" else f" ({found.pairing})"
+    return (
+        library.backend,
+        phrases.latency(library.untouched),
+        phrases.latency(library.best),
+        "(untouched)" if library.best is library.untouched else phrases.which(library.best),
+        "" if found is None else f"{ratio_span(found.ratio)}{how}",
+        "" if check is None else "equal" if check.bitwise_equal else "differ",
+    )
+
+
+def line(row: Row) -> str:
+    """All libraries of one row in a line, the fastest first: `packet-tuned 4.9 (untouched 6.0)`."""
+    parts = []
+    for library in row.libraries:
+        best = library.best.latency
+        first = library.untouched.latency if library.untouched else None
+        both = best is not None and first is not None and library.best is not library.untouched
+        more = f" (untouched {units.number(first.value)})" if both and first else ""
+        parts.append(f"{marked(library.best)} {units.number(best.value) if best else ''}{more}")
+    note = f"; {NOTE}" if any(differs(library.best) for library in row.libraries) else ""
+    return f"By library at {units.size(row.nbytes)}, us: {'; '.join(parts)}{note}."

@@ -1,0 +1,130 @@
+"""Libraries side by side: untouched, at their best, paired; the winner map; a winner whose ranks differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arfloor import rundir
+from arfloor.core.cases import Case
+from arfloor.core.libraries import is_untouched
+from arfloor.report import card, html, libraries, model, text
+from tests.synthetic import Kind, gpu_world, write_run
+
+SIZES = (8192, 65536, 262144, 1048576)
+PEERS = (
+    Kind(backend="nccl", path="peer", alpha_us=10.0, gbps=90.0),
+    Kind(backend="nccl", variant="16ch", path="peer", alpha_us=9.0, gbps=90.0),
+    Kind(backend="mscclpp", variant="packet", path="peer", alpha_us=4.0, gbps=100.0),
+    Kind(backend="mscclpp", variant="packet-tuned", path="peer", alpha_us=3.0, gbps=100.0),
+    Kind(
+        backend="mscclpp",
+        variant="allpair_packet-tuned",
+        path="peer",
+        alpha_us=2.0,
+        gbps=50.0,
+        bitwise_equal=False,
+    ),
+    Kind(backend="torch_symm", variant="one_shot", path="peer", alpha_us=6.0, gbps=100.0),
+    Kind(backend="peer", variant="auto", path="peer", alpha_us=2.5, gbps=300.0),
+    *(
+        Kind(
+            backend="flashinfer",
+            variant=name,
+            path="peer",
+            status="unsupported",
+            reason="not_installed",
+            detail="the package is not installed",
+        )
+        for name in ("oneshot", "twoshot", "pcie_ipc", "pcie_ipc-tuned")
+    ),
+)
+OFF = (("NCCL_P2P_DISABLE", "1"),)
+HOSTS = (
+    Kind(backend="nccl", settings=OFF, alpha_us=15.0, gbps=10.0),
+    Kind(backend="host", variant="auto", settings=OFF, alpha_us=3.0, gbps=30.0),
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("libraries") / "run"
+    write_run(folder, replace(gpu_world(), kinds=(*PEERS, *HOSTS), sizes=SIZES))
+    return model.build(rundir.load(folder))
+
+
+def section_of(report, path):
+    return next(s for s in report.sections if s.path == path)
+
+
+@pytest.mark.parametrize(
+    ("backend", "variant", "untouched"),
+    [
+        ("nccl", "default", True),
+        ("nccl", "16ch", False),
+        ("mscclpp", "packet", True),
+        ("mscclpp", "packet-tuned", False),
+        ("mscclpp", "packet-32x512", False),
+        ("peer", "auto", False),
+        ("host", "rule", True),
+        ("torch_symm", "two_shot", True),
+        ("flashinfer", "pcie_ipc-tuned", False),
+    ],
+)
+def test_what_nobody_tuned_is_told_apart(backend, variant, untouched):
+    case = Case(
+        backend=backend,
+        variant=variant,
+        path="peer",
+        devices=("cuda:0", "cuda:1"),
+        numel=8,
+        dtype="bfloat16",
+        mode="graph",
+    )
+    assert is_untouched(case) is untouched
+
+
+def test_every_library_has_its_untouched_and_its_best_paired_with_the_default(report):
+    row = next(r for r in section_of(report, "peer").rows if r.nbytes == 262144)
+    by_name = {library.backend: library for library in row.libraries}
+    assert list(by_name) == ["peer", "mscclpp", "torch_symm", "nccl"]
+    packets = by_name["mscclpp"]
+    assert packets.untouched.case.variant == "packet"
+    assert packets.best.case.variant == "packet-tuned"
+    assert packets.comparison.pairing == "round"
+    assert packets.comparison.ratio.value == pytest.approx(12.9 / 5.62, rel=0.05)
+    assert by_name["peer"].untouched is None
+    assert by_name["nccl"].untouched.case.variant == "default"
+
+
+def test_the_winner_map_marks_a_winner_whose_ranks_differ(report):
+    found = libraries.winners(report)
+    assert [nbytes for nbytes, _ in found.rows] == list(SIZES)
+    cells = dict(found.rows)
+    assert cells[8192][0].startswith("mscclpp allpair_packet-tuned*")
+    assert cells[262144][0].startswith("peer auto ")
+    assert all(cell.startswith("host auto ") for _, (_, cell) in found.rows)
+    assert found.marked
+
+
+def test_all_formats_show_the_map_the_libraries_and_the_mark(report):
+    for shown in (text.render(report), html.render(report)):
+        assert "Fastest by size and path" in shown
+        assert "by library" in shown.lower()
+        assert "allpair_packet-tuned*" in shown
+        assert libraries.NOTE in shown
+    pasted = card.render(report)
+    assert len(pasted.splitlines()) <= card.MAX_LINES
+    assert "By library at 256 KiB, us: peer auto" in pasted
+    assert "mscclpp packet-tuned" in pasted
+    assert "(untouched 6.6" in pasted
+
+
+def test_variants_refused_for_one_reason_are_one_line(report):
+    assert [f.label for f in report.failures] == ["flashinfer (4 variants)"]
+
+
+def test_few_libraries_need_no_table(report):
+    assert libraries.rows_of(section_of(report, "host")) == ()
+    assert libraries.rows_of(section_of(report, "peer"))
