@@ -1,21 +1,23 @@
-"""What does the end of a graph cost?
+"""What do the ends of a graph cost?
 
     torchrun --standalone --nproc-per-node=2 microbench/graph_ends.py
     NCCL_GRAPH_MIXING_SUPPORT=0 torchrun --standalone --nproc-per-node=2 microbench/graph_ends.py
 
-Chains of 8 and 40 of NCCL's all-reduces in a CUDA graph, timed by events on every rank: with the last event
-at the end of the graph, and with an empty kernel behind it. Then the same graphs one right after the other.
+Chains of 8 and 40 of NCCL's all-reduces in a CUDA graph, timed by events on every rank behind the device
+barrier. At the beginning: the barrier lets the ranks go at once, or after 50 or 150 us, in which the GPU can
+fetch what follows. At the end: the last event ends the graph, or an empty kernel stands behind it; NCCL leaves
+an event of its own in the graph with every call (unless NCCL_GRAPH_MIXING_SUPPORT=0, which asks the program
+never to have two graphs in flight), so the graph has branches. Last, the same graph right after itself.
 
-NCCL leaves an event of its own in the graph with every call (unless NCCL_GRAPH_MIXING_SUPPORT=0, which asks
-the program never to have two graphs in flight), so the graph branches. What to look for: readings in two
-heaps, `late` being the share of the upper one and `gap` how far it lies above the lower; it is seen on one
-rank and not on the other in the same replay, so it is no part of an all-reduce. If the event with a kernel
-behind it has one heap, a slope from it needs no care. `behind` is what a graph adds when the next one
-follows: if it grows with the chain like `gap` does, then a program pays for the ends of its graphs.
+What to look for: readings in two heaps, `late` being the share of the upper one and `gap` how far it lies
+above the lower. It is seen on one rank and not on the other in the same replay, so it is no part of an
+all-reduce. If 150 us leave one heap, it was the fetching; if the kernel does, it was the end. `behind` is
+what a graph adds when another follows: growing with the chain, it is a cost that programs pay.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 
 import torch
@@ -23,9 +25,11 @@ from gpu_ranks import GpuRank, join
 
 from arfloor.backends.nccl import Nccl
 from arfloor.core.cases import Case
-from arfloor.runtime.timing_gpu import FEW, MANY, Chain, barrier_for
+from arfloor.runtime.barrier import DeviceBarrier
+from arfloor.runtime.timing_gpu import FEW, MANY, Chain
 
 SIZES = [8 << 10, 256 << 10]
+SETTLES_US = [0.0, 50.0, 150.0]
 CAPTURES, REPLAYS, BEHIND = 4, 15, 20
 
 
@@ -49,10 +53,11 @@ def heaps(readings: list[float], gap_us: float) -> str:
     return f"{lower:>9.1f} {len(upper) / len(readings):>6.2f} {gap:>6.1f}"
 
 
-def study(ranks: GpuRank, case: Case, count: int, tailed: bool) -> None:
+def study(
+    ranks: GpuRank, case: Case, count: int, barrier: DeviceBarrier, settle_us: float, tailed: bool
+) -> None:
     """One line a rank: both heaps, and what the same graph takes when the next one follows."""
     op = Nccl().prepare(case, ranks.group, 4)
-    barrier = barrier_for(ranks, case.path)
     readings: list[float] = []
     followed: list[float] = []
     for _ in range(CAPTURES):
@@ -64,7 +69,9 @@ def study(ranks: GpuRank, case: Case, count: int, tailed: bool) -> None:
         chain.close()
     line = f"{heaps(readings, 0.9 * count)} {statistics.median(followed) - statistics.median(readings):>8.1f}"
     for rank, shown in enumerate(ranks.group.all_gather(line)):
-        ranks.say(f"{case.nbytes:>9} {count:>4} {'kernel' if tailed else 'event':>7} {rank:>5} {shown}")
+        ranks.say(
+            f"{case.nbytes:>9} {count:>4} {settle_us:>7.0f} {'kernel' if tailed else 'event':>7} {rank:>5} {shown}"
+        )
     op.close()
 
 
@@ -72,8 +79,11 @@ def main() -> None:
     ranks = join()
     ranks.say(f"NCCL default, {ranks.world} GPUs, path {ranks.path}, bfloat16, us")
     ranks.say(
-        f"{'size':>9} {'ops':>4} {'ends in':>7} {'rank':>5} {'lower':>9} {'late':>6} {'gap':>6} {'behind':>8}"
+        f"{'size':>9} {'ops':>4} {'settles':>7} {'ends in':>7} {'rank':>5} {'lower':>9} {'late':>6} {'gap':>6} {'behind':>8}"
     )
+    barriers = {
+        us: DeviceBarrier(ranks.group, ranks.path, device=ranks.rank, settle_us=us) for us in SETTLES_US
+    }
     for nbytes in SIZES:
         case = Case(
             backend="nccl",
@@ -83,9 +93,9 @@ def main() -> None:
             dtype="bfloat16",
             mode="graph",
         )
-        for tailed in (False, True):
+        for settle_us, tailed in itertools.product(SETTLES_US, (False, True)):
             for count in (FEW, MANY):
-                study(ranks, case, count, tailed)
+                study(ranks, case, count, barriers[settle_us], settle_us, tailed)
     ranks.leave()
 
 

@@ -64,7 +64,7 @@ def measured(tmp_path, mode):
 
 
 @pytest.mark.parametrize("end_us", [0.0, END_US])
-def test_late_ends_of_graphs_do_not_move_a_slope(tmp_path, monkeypatch, end_us):
+def test_ranks_that_are_late_by_themselves_do_not_move_a_slope(tmp_path, monkeypatch, end_us):
     Gpus(monkeypatch, end_us)
     found = measured(tmp_path, "graph")
     result = found[0][0].results[0]
