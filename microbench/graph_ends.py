@@ -5,9 +5,9 @@
 
 Chains of 8 and 40 of NCCL's all-reduces in a CUDA graph, timed by events on every rank behind the device
 barrier. At the beginning: the barrier lets the ranks go at once, or after 50 or 150 us, in which the GPU can
-fetch what follows. At the end: the last event ends the graph, or an empty kernel stands behind it; NCCL leaves
-an event of its own in the graph with every call (unless NCCL_GRAPH_MIXING_SUPPORT=0, which asks the program
-never to have two graphs in flight), so the graph has branches. Last, the same graph right after itself.
+fetch what follows. At the end: the last event ends the graph, or an empty kernel stands behind it; NCCL
+leaves an event of its own in the graph with every call (unless NCCL_GRAPH_MIXING_SUPPORT=0, which asks the
+program never to have two graphs in flight), so the graph has branches. Last, the same graph after itself.
 
 What to look for: readings in two heaps, `late` being the share of the upper one and `gap` how far it lies
 above the lower. It is seen on one rank and not on the other in the same replay, so it is no part of an
@@ -68,19 +68,16 @@ def study(
         followed.append(behind_us(chain))
         chain.close()
     line = f"{heaps(readings, 0.9 * count)} {statistics.median(followed) - statistics.median(readings):>8.1f}"
+    name = f"{case.nbytes:>9} {count:>4} {settle_us:>7.0f} {'kernel' if tailed else 'event':>7}"
     for rank, shown in enumerate(ranks.group.all_gather(line)):
-        ranks.say(
-            f"{case.nbytes:>9} {count:>4} {settle_us:>7.0f} {'kernel' if tailed else 'event':>7} {rank:>5} {shown}"
-        )
+        ranks.say(f"{name} {rank:>5} {shown}")
     op.close()
 
 
 def main() -> None:
     ranks = join()
     ranks.say(f"NCCL default, {ranks.world} GPUs, path {ranks.path}, bfloat16, us")
-    ranks.say(
-        f"{'size':>9} {'ops':>4} {'settles':>7} {'ends in':>7} {'rank':>5} {'lower':>9} {'late':>6} {'gap':>6} {'behind':>8}"
-    )
+    ranks.say("     size  ops settles ends in  rank     lower   late    gap   behind")
     barriers = {
         us: DeviceBarrier(ranks.group, ranks.path, device=ranks.rank, settle_us=us) for us in SETTLES_US
     }
