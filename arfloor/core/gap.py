@@ -7,7 +7,7 @@ to the measured latency, because what is left over is a part of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from arfloor.core.cases import Case, Estimate, Path, Primitive, Result, record
 from arfloor.core.floor import Term
@@ -20,6 +20,9 @@ from arfloor.core.verdict import is_correct, short_label
 # how many bytes a protocol puts on the wire for each byte of payload
 _PACKET = {"ll": 2.0, "ll128": 128 / 120, "simple": 1.0, "flag": 1.0, "line32": 32 / 28, "line64": 64 / 60}
 _FENCED = frozenset({"simple", "flag"})  # data, then a release: the reader acquires
+
+
+_EAGER = "launch is a graph node's, the host's own is unexplained"
 
 
 @record
@@ -59,6 +62,8 @@ def why_gap(
     if table is None:
         return None
     schedule, assumed = schedule_of(result)
+    if case.mode == "eager" and case.path != "cpu":
+        assumed = "; ".join(filter(None, (assumed, _EAGER)))
     latency, ping = table.latency
     out, out_source = table.edge_us("out", schedule.out_bytes, schedule.traffic)
     into, in_source = table.edge_us("in", schedule.in_bytes, schedule.traffic)
@@ -235,24 +240,32 @@ def next_lever(
     gap: Gap | None = None,
     *,
     advice: Callable[[Case], str] = lambda case: case.label,
+    paired: Mapping[str, Estimate] | None = None,
 ) -> Lever | None:
     """The best next step from `default`: its own settings first, then another backend, then the largest part.
 
     `advice` turns a case into what a user sets or calls. A step counts when its whole interval is
-    faster than the default's. None without a latency of the default.
+    faster than the default's. A setting that another backend beats says so. `paired`: default over case by
+    case id, where they were compared round by round, which says more than their two medians do. None
+    without a latency of the default.
     """
     if default.latency is None:
         return None
     faster = []
     for r in results:
         if is_correct(r) and r.latency is not None and r.case.id != default.case.id:
-            ratio = quotient(default.latency, r.latency)
+            ratio = (paired or {}).get(r.case.id) or quotient(default.latency, r.latency)
             if ratio.lo > 1.02:
                 faster.append((ratio, r))
     own = [f for f in faster if f[1].case.backend == default.case.backend]
     if own:
         ratio, best = max(own, key=lambda f: f[0].value)
-        return Lever(kind="setting", ratio=ratio, sentence=_setting(default, best, ratio, advice))
+        further = max(faster, key=lambda f: f[0].value)
+        said = _setting(default, best, ratio, advice)
+        if further[1] is not best:
+            label, gain = short_label(further[1].case), f"{further[0].value:.2f}x"
+            said += f" Beyond its settings, {label} measured {gain} faster: {advice(further[1].case)}."
+        return Lever(kind="setting", ratio=ratio, sentence=said)
     if faster:
         ratio, best = max(faster, key=lambda f: f[0].value)
         said = f"{short_label(best.case)} measured {ratio.value:.2f}x faster than {short_label(default.case)}"
@@ -283,13 +296,15 @@ def _setting(default: Result, best: Result, ratio: Estimate, advice: Callable[[C
 class ChoiceCost:
     """What NCCL chose against the best of its own settings, at one size.
 
-    `expected_us`: what the library itself expects of its choice, where its log says so.
+    `chosen_us`: what the choice took; `expected_us`: what the library itself expects of it, where its log
+    says so.
     """
 
     nbytes: int
     chosen: str
     best: str
     ratio: Estimate
+    chosen_us: float
     expected_us: float | None = None
 
 
@@ -309,6 +324,7 @@ def choice_cost(default: Result, results: Iterable[Result]) -> ChoiceCost | None
         chosen=_described(default),
         best=_described(best),
         ratio=quotient(default.latency, best.latency),
+        chosen_us=default.latency.value,
         expected_us=default.ran.predicted_us if default.ran else None,
     )
 

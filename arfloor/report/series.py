@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,9 @@ from arfloor.report import phrases
 from arfloor.report.model import Section
 
 Role = Literal["default", "contender", "other"]
+
+LEAST = 3
+"""Sizes that a fit, and each of its segments, needs."""
 
 SHOWN = 4
 """Contenders that get a colour and a name; the rest are drawn faint."""
@@ -38,6 +42,7 @@ def series(section: Section) -> tuple[Series, ...]:
     often: what a user gets without installing anything.
     """
     points: dict[str, list[tuple[int, Estimate]]] = defaultdict(list)
+    logged: dict[str, list[tuple[int, tuple[object, ...]]]] = defaultdict(list)
     wins: Counter[str] = Counter()
     library_wins: Counter[str] = Counter()
     defaults: Counter[str] = Counter()
@@ -49,6 +54,8 @@ def series(section: Section) -> tuple[Series, ...]:
             if r.latency is not None and name not in seen:  # results are sorted: the fastest of a name
                 points[name].append((row.nbytes, r.latency))
                 seen.add(name)
+                if r.ran is not None and r.ran.source.startswith("log"):
+                    logged[name].append((row.nbytes, (r.ran.algorithm, r.ran.protocol)))
         wins.update(phrases.label(r.case) for r in correct[:1])
         own = [r for r in correct if r.case.backend == DEFAULT_BACKEND[section.path]]
         library_wins.update(phrases.label(r.case) for r in own[:1])
@@ -67,7 +74,21 @@ def series(section: Section) -> tuple[Series, ...]:
             label=name,
             role=role,
             points=tuple(sorted(points[name])),
-            fit=fit(points[name]) if role != "other" and len(points[name]) >= 3 else None,
+            fit=fit(points[name], knots=knots_of(logged[name]))
+            if role != "other" and len(points[name]) >= LEAST
+            else None,
         )
         for name, role in (roles | others).items()
     )
+
+
+def knots_of(ran: Sequence[tuple[int, tuple[object, ...]]]) -> tuple[int, ...]:
+    """Sizes at which a library changed its algorithm or protocol, by its log; none that leaves a segment
+    of fewer than `LEAST` sizes."""
+    ordered = sorted(ran, key=lambda r: r[0])
+    changes = [i for i in range(1, len(ordered)) if ordered[i][1] != ordered[i - 1][1]]
+    kept = [0]
+    for i in changes:
+        if i - kept[-1] >= LEAST and len(ordered) - i >= LEAST:
+            kept.append(i)
+    return tuple(ordered[i][0] for i in kept[1:])

@@ -86,7 +86,10 @@ def why(section: Section, primitives: Sequence[Primitive], drawn: Sequence[Serie
     own = next((a for a in apart if a.result is default), None)
     lever = None
     if default is not None and row.verdict.status in ("switch", "gap"):
-        lever = next_lever(default, correct, own.gap if own else None, advice=phrases.how_to_get)
+        best, ratio = row.verdict.best, row.verdict.headroom_now
+        paired = {best.case.id: ratio} if best is not None and ratio is not None else {}
+        gap = own.gap if own else None
+        lever = next_lever(default, correct, gap, advice=phrases.how_to_get, paired=paired)
     fits = {s.label: s.fit for s in (drawn if drawn is not None else series(section)) if s.fit is not None}
     return Why(
         row=row,
@@ -125,27 +128,37 @@ def _choices(section: Section) -> tuple[ChoiceCost, ...]:
     return tuple(found)
 
 
-def choices_line(choices: Sequence[ChoiceCost]) -> str:
-    """`NCCL's own choice: RING/LL 1ch at 8 KiB, RING/LL 4ch at 16 KiB to 256 KiB; surely faster: its ...`.
+def _without_channels(chosen: str) -> str:
+    return chosen.rpartition(" ")[0] if chosen.endswith("ch") else chosen
 
-    For each choice the size at which another setting of its own gains most, where one surely does.
+
+def _chosen(made: Sequence[str]) -> str:
+    """`RING/LL 4ch`, or `RING/LL 1 to 24ch` where the channels vary with the size."""
+    counts = sorted({int(c.rpartition(" ")[2].removesuffix("ch")) for c in made if c.endswith("ch")})
+    if len(counts) < 2:
+        return made[0]
+    return f"{_without_channels(made[0])} {counts[0]} to {counts[-1]}ch"
+
+
+def choices_line(choices: Sequence[ChoiceCost]) -> str:
+    """`NCCL's own choice: RING/LL 1 to 4ch at 8 KiB to 256 KiB; surely faster: its ...`.
+
+    For each choice of algorithm and protocol the size at which another setting of its own gains most,
+    where one surely does.
     """
     if not choices:
         return ""
     made, beaten = [], []
-    for chosen, members in groupby(choices, key=lambda c: c.chosen):
+    for _, members in groupby(choices, key=lambda c: _without_channels(c.chosen)):
         run = list(members)
-        made.append(f"{chosen} at {units.size(run[0].nbytes)}")
+        made.append(f"{_chosen([c.chosen for c in run])} at {units.size(run[0].nbytes)}")
         made[-1] += f" to {units.size(run[-1].nbytes)}" if len(run) > 1 else ""
         surely = [c for c in run if c.ratio.lo > 1.02]
         if surely:
             worst = max(surely, key=lambda c: c.ratio.value)
-            expects = (
-                f", where NCCL expects {units.us(worst.expected_us)} of its choice"
-                if worst.expected_us
-                else ""
-            )
-            gain = f"{ratio_span(worst.ratio)} at {units.size(worst.nbytes)}{expects}"
+            expects = f" and it expects {units.us(worst.expected_us)}" if worst.expected_us else ""
+            took = f", where its choice takes {units.us(worst.chosen_us)}{expects}"
+            gain = f"{ratio_span(worst.ratio)} at {units.size(worst.nbytes)}{took}"
             beaten.append(f"its {worst.best}, {gain}")
     rest = f"surely faster: {'; '.join(beaten)}" if beaten else "no other setting of its own is surely faster"
     return f"NCCL's own choice: {', '.join(made)}; {rest}"

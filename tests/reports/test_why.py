@@ -10,6 +10,7 @@ from arfloor.core.cases import Estimate
 from arfloor.core.crossing import measured_crossovers
 from arfloor.core.fits import fit
 from arfloor.report import card, html, model, text
+from arfloor.report.series import knots_of, series
 from arfloor.report.why import choices_line, crossing_lines, sum_of_parts, why
 from tests.synthetic import Kind, cpu_world, gpu_world, write_run
 
@@ -53,6 +54,9 @@ def test_the_parts_of_every_backend_add_up_and_are_shown(gpu, host):
 def test_the_sentence_to_set_stands_in_text_card_and_page(gpu, host):
     assert host.lever.sentence.startswith("NCCL uses 4 channels here; 16 measured 1.4")
     assert "NCCL_MIN_NCHANNELS=16" in host.lever.sentence
+    # the verdict's own ratio, of paired rounds: two figures for one thing would only confuse
+    gain = host.row.verdict.headroom_now.value
+    assert f"Beyond its settings, host line64 measured {gain:.2f}x faster" in host.lever.sentence
     assert host.lever.sentence in card.render(gpu)
     assert "arfloor.allreduce.AllReduce" in card.render(gpu)
     assert "NCCL uses 4 channels here" in text.render(gpu)
@@ -81,7 +85,7 @@ def test_what_nccl_expects_of_its_choice_is_said_where_its_log_says_it(tmp_path)
     )
     found = built(tmp_path, replace(world, kinds=kinds))
     line = choices_line(why(found.sections[1], found.primitives).choices)
-    assert "where NCCL expects 21.7 us of its choice" in line
+    assert re.search(r"where its choice takes 41\.\d us and it expects 21\.7 us", line)
 
 
 def test_parts_that_claim_too_much_are_said_to(tmp_path):
@@ -169,3 +173,32 @@ def test_a_card_omits_parts_of_an_algorithm_that_nobody_named(tmp_path):
     assert apart.gap.assumed
     assert "The default's" not in card.render(report)
     assert apart.us("wire") in text.render(report)
+
+
+def test_choices_of_one_protocol_are_one_and_knots_come_from_the_log(host):
+    some = [
+        replace(host.choices[0], nbytes=n, chosen=chosen)
+        for n, chosen in ((1024, "RING/LL 1ch"), (2048, "RING/LL 4ch"), (4096, "RING/SIMPLE 4ch"))
+    ]
+    assert "RING/LL 1 to 4ch at 1 KiB to 2 KiB, RING/SIMPLE 4ch at 4 KiB" in choices_line(some)
+    ran = [(1 << k, ("RING", "LL" if k < 15 else "SIMPLE")) for k in range(10, 18)]
+    assert knots_of(ran) == (1 << 15,)
+    assert knots_of(ran[:-1]) == ()  # a segment of two sizes fits any line
+    assert knots_of(ran[:5]) == knots_of(()) == ()
+
+
+def test_a_protocol_that_changes_is_no_outlier(tmp_path):
+    """LL to 64 KiB, then Simple at three sizes, which start higher: by its own, the last would look wild."""
+    sizes = tuple(1 << k for k in range(10, 20))
+    world = gpu_world(sizes=sizes, noise=0.005)
+    chosen = next(
+        k for k in world.kinds if k.backend == "nccl" and k.variant == "default" and k.path == "peer"
+    )
+    assert chosen.ran.source.startswith("log")
+    found = built(tmp_path, world)
+    (drawn,) = [s for s in series(found.sections[0]) if s.role == "default"]
+    assert drawn.fit.knots_from == "chosen"  # one protocol: nothing is given
+    points = [(n, replace(e, value=e.value * (1.5 if n > 1 << 16 else 1.0))) for n, e in drawn.points]
+    points = [(n, replace(e, lo=0.99 * e.value, hi=1.01 * e.value)) for n, e in points]
+    given = fit(points, knots=knots_of([(n, ("LL" if n <= 1 << 16 else "SIMPLE",)) for n, _ in points]))
+    assert (given.knots, given.knots_from, given.outliers) == ((1 << 17,), "given", ())
