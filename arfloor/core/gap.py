@@ -108,12 +108,19 @@ def schedule_of(result: Result) -> tuple[Schedule, str]:
     return _schedule(wanted, case.path, case.world, case.nbytes), ""
 
 
+# MSCCL++'s names; the first that fits counts
+_MSCCLPP = {"allpair": "one-shot", "packet": "two-shot", "rsag": "two-shot", "fullmesh": "two-shot"}
+
+
 def _shape(name: str) -> str | None:
     parts = re.split(r"[\s_-]+", name)  # of our plans too: line512t64-one-33x512
     words = "".join(parts)
     for key in ("ring", "tree", "island"):
         if key in words:
             return key
+    of_mscclpp = next((shape for key, shape in _MSCCLPP.items() if key in words), None)
+    if of_mscclpp:
+        return of_mscclpp
     shot = next((f"{n}-shot" for n in ("one", "two") if f"{n}shot" in words or n in parts), None)
     return f"{shot} staged" if shot and "staged" in words else shot
 

@@ -76,6 +76,14 @@ def test_what_nothing_says_is_assumed_and_said_so():
     assert "protocol" not in parts(gap)
     schedule, assumed = schedule_of(result(41.6, backend="nccl", variant="tree-ll"))
     assert (schedule.name, schedule.rounds, assumed) == ("tree", 2, "")
+    for name, shape in (
+        ("allpair_packet 64x128", "one-shot"),
+        ("packet 32x512", "two-shot"),
+        ("rsag", "two-shot"),
+    ):
+        ran = Ran(algorithm=name, protocol="packet")
+        schedule, assumed = schedule_of(result(5.0, ran, backend="mscclpp", variant="packet"))
+        assert (schedule.name, assumed) == (shape, "")
     four = replace(result(1.0).case, devices=tuple(f"cuda:{i}" for i in range(4)))
     tree, _ = schedule_of(replace(result(1.0), case=four, ran=Ran(algorithm="TREE")))
     assert (tree.rounds, tree.out_bytes) == (6, 2 * 262144)
