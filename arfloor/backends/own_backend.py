@@ -101,9 +101,12 @@ class OwnBackend:
                         nbytes=case.nbytes,
                         barrier=barrier,
                         known=_nearest_paced(key),
+                        brief=_between(key),
                     )
                 finally:
                     barrier.close()
+                if not _between(key):
+                    _SEARCHED.add(key)
                 _CHOSEN[key] = choice.plan
                 if group.rank == 0:
                     kept.add(_name(key), choice.plan.name)
@@ -134,6 +137,18 @@ def shape_flaw(variant: str, world: int, path: Way) -> str:
 _Key = tuple[str, int, str, int]
 _CHOSEN: dict[_Key, Plan] = {}
 """Plans that this process tuned; equal on all ranks, because all chose by the same times."""
+
+
+_SEARCHED: set[_Key] = set()
+"""Those of them that were searched in full."""
+BETWEEN = 1.5
+"""A size within this ratio of one that was searched in full is searched briefly: of the two sizes an octave
+that a fit wants, every second one."""
+
+
+def _between(key: _Key) -> bool:
+    ratios = (max(size / key[3], key[3] / size) for (*same, size) in _SEARCHED if tuple(same) == key[:3])
+    return min(ratios, default=math.inf) <= BETWEEN
 
 
 def _nearest_paced(key: _Key) -> Plan | None:

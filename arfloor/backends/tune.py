@@ -33,7 +33,7 @@ QUICK, LONG = 6, 18
 """Replays a plan in the first rounds, and a capture of a finalist's in the last."""
 CAPTURES = 3
 """Captures of a finalist: what one capture happens to get is not the plan's own."""
-KEEP = 5
+KEEP, BRIEF_KEEP = 5, 2
 APART_US = (0.0, 0.7, 1.4, 2.8)
 """How late a rank comes to an operation when arrivals apart are tried."""
 
@@ -132,21 +132,24 @@ def choose(
     nbytes: int,
     barrier: DeviceBarrier,
     known: Plan | None = None,
+    brief: bool = False,
 ) -> Choice:
     """The fastest correct plan for messages of `nbytes`. Collective; about a second.
 
     `known`: what won at another size, the same on all ranks: see `arfloor.core.tuning.candidates`.
+    `brief`: a size near one that was searched in full: no plans between the candidates, two finalists, and
+    one capture of each; about a third of the time.
     Raises OursError on every rank when no plan gives right results on all of them.
     """
     facts = facts_of(path, group.world, device)
     bench = _Bench(group, path, device, dtype, nbytes, barrier)
     try:
         together, apart = bench.both(candidates(facts, nbytes, known), QUICK)
-        for closer in (repaced, refined):
+        for closer in () if brief else (repaced, refined):
             more = bench.both(closer(ranked(together, apart), facts), QUICK)
             together, apart = together | more[0], apart | more[1]
-        finalists = [parse(name) for name in ranked(together, apart)[:KEEP]]
-        together, apart = bench.captured(finalists, LONG, CAPTURES)
+        finalists = [parse(name) for name in ranked(together, apart)[: BRIEF_KEEP if brief else KEEP]]
+        together, apart = bench.captured(finalists, LONG, 1 if brief else CAPTURES)
         for name in ranked(together, apart):
             if bench.verified(parse(name)):
                 table = {n: (statistics.median(t), typical(t)) for n, t in together.items()}

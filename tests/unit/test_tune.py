@@ -10,7 +10,7 @@ from threads import ThreadGroup, together
 
 pytest.importorskip("torch")
 
-from arfloor.backends import tune
+from arfloor.backends import own_backend, tune
 from arfloor.backends.ours import OursError
 from arfloor.core.plans import Plan
 from arfloor.core.tuning import Facts, candidates
@@ -89,11 +89,11 @@ class Barrier:
         pass
 
 
-def both_ranks() -> list[Any]:
+def both_ranks(**more: Any) -> list[Any]:
     return together(
         2,
         lambda group: tune.choose(
-            group, path="host", device=group.rank, dtype="bfloat16", nbytes=NBYTES, barrier=Barrier()
+            group, path="host", device=group.rank, dtype="bfloat16", nbytes=NBYTES, barrier=Barrier(), **more
         ),
     )
 
@@ -121,6 +121,34 @@ def test_a_plan_that_is_wrong_after_all_that_timing_is_passed_over(world: World)
     first, second = both_ranks()
     assert first == second
     assert first.plan != best
+
+
+def test_a_brief_search_times_less_and_finds_a_plan_as_fast_from_a_known_one(world: World) -> None:
+    full = both_ranks()[0]
+    timed: list[str] = []
+    replay = tune.Chain.replay_us
+    tune.Chain.replay_us = lambda chain: timed.append("") or replay(chain)  # type: ignore[method-assign]
+    both_ranks()
+    of_full = len(timed)
+    first, second = both_ranks(known=full.plan, brief=True)
+    assert first == second
+    assert len(timed) - of_full < of_full / 2
+    assert min(first.times_us.values())[0] == pytest.approx(min(full.times_us.values())[0])
+    assert world.open == 0
+
+
+def test_a_size_within_half_as_much_again_of_a_searched_one_is_searched_briefly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = [1024, 1536, 2048, 3072, 4096, 12288, 16384, 98304]
+    monkeypatch.setattr(own_backend, "_SEARCHED", set())
+    for nbytes in sizes:
+        key = ("host", 2, "bfloat16", nbytes)
+        if not own_backend._between(key):
+            own_backend._SEARCHED.add(key)
+    full = sorted(key[3] for key in own_backend._SEARCHED)
+    assert full == [1024, 2048, 4096, 12288, 98304]
+    assert not own_backend._between(("peer", 2, "bfloat16", 1536))
 
 
 def test_when_nothing_is_right_every_rank_says_so(world: World) -> None:
