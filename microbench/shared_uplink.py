@@ -6,7 +6,7 @@ Each process drives its own GPU and is two of the four ranks of an all-reduce th
 ranks write and read over one PCIe link, as GPUs behind one switch do. First the links are probed and the
 same kernels timed between two ranks, one a GPU. From these alone `arfloor.core.shared_uplink` predicts four
 ranks. Only then are the four ranks run: every result compared bit for bit before and after, latencies as
-slopes between CUDA graphs of 8 and 40 reduces behind the device barrier, the slower GPU deciding.
+slopes between CUDA graphs of 8 and 40 reduces behind the device barrier.
 
 What to look for: ratios within 15 %. In one-shot a rank reads three messages and writes one, so two ranks
 read six times the message over one link, which is then busy one way; two-shot reads half as much.
@@ -24,10 +24,11 @@ from arfloor.backends.ours import Endpoint, OursError, kernel
 from arfloor.core.patterns import Model
 from arfloor.core.plans import Plan, ceil_div, extent, layout
 from arfloor.core.shared_uplink import calibrate, predict_us, rig_of, uplink_of
+from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.primitives import gpu
 from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
 from arfloor.runtime.slabs import host_slab
-from arfloor.runtime.timing_gpu import FEW, MANY, Chain, barrier_for, slopes_us
+from arfloor.runtime.timing_gpu import FEW, MANY, Chain, barrier_for, side_stream
 
 SIZES = (64 << 10, 256 << 10, 1 << 20)  # of four ranks
 TWO_RANKS = (*SIZES, 2 << 20, 4 << 20)  # what one link carries for four ranks of 1 MiB lies within
@@ -65,7 +66,7 @@ class Ranks:
         for rank in range(1, world):
             total += terms[:, rank].float()
         self._right = total.bfloat16().cuda()
-        self.streams = [torch.cuda.Stream() for _ in range(count)]
+        self.streams = [side_stream(k) for k in range(count)]
         self._ends, self._kept, self.operations = [], [], []
         for rank in range(ranks.rank * count, (ranks.rank + 1) * count):
             end = Endpoint(
@@ -118,7 +119,7 @@ class Branches:
 
 
 def timed(ranks: GpuRank, barrier: DeviceBarrier, streams: Sequence, launches: Sequence[Sequence]) -> float:
-    """us of one more launch on every stream at once, the slower GPU deciding."""
+    """us of one more launch on every stream at once."""
     chains = [
         Chain(Branches(streams, launches, n), 1, barrier, graph=True, least_nodes=n * len(streams))
         for n in (MANY, FEW)
@@ -129,8 +130,8 @@ def timed(ranks: GpuRank, barrier: DeviceBarrier, streams: Sequence, launches: S
     for chain in chains:
         chain.close()
     rows = ranks.group.all_gather(mine)
-    slowest = [[max(row[i][k] for row in rows) for i in range(REPLAYS)] for k in (0, 1)]
-    return statistics.median(slopes_us(slowest[0], slowest[1], MANY, FEW))
+    many, few = (chain_us([[replay[k] for replay in row] for row in rows]) for k in (0, 1))
+    return statistics.median(slopes_us(many, few, MANY, FEW))
 
 
 def reduce_us(ranks: GpuRank, barrier: DeviceBarrier, shape: str, nbytes: int, count: int) -> float:
@@ -158,7 +159,7 @@ def main() -> None:
         raise SystemExit(f"expected two processes, found {ranks.world}")
     barrier = barrier_for(ranks, "host")
     empty = [[empty_kernel(ranks.rank).bind(1, 32)] for _ in range(2)]
-    streams = [torch.cuda.Stream() for _ in empty]
+    streams = [side_stream(k) for k in range(2)]
     launch = [timed(ranks, barrier, streams[:n], empty[:n]) for n in (1, 2)]
     uplink = uplink_of(gpu.measure(ranks, budget_s=4.0, paths=("host",)))
     ranks.say(f"graph node {launch[0]:.2f} us, side by side {launch[1]:.2f}; {uplink}")

@@ -28,7 +28,7 @@ from arfloor.runtime import health
 from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
 from arfloor.runtime.jit import Function, checked, compile_cubin, device_arch, read_sources
 from arfloor.runtime.slabs import Slab, SlabError, slab
-from arfloor.runtime.timing_gpu import Chain, slopes_us
+from arfloor.runtime.timing_gpu import Chain, side_stream, slopes_us
 
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 REPEATS = 9
@@ -163,11 +163,10 @@ class _Streams:
     slots = 1
 
     def __init__(self, probe: _Probe, jobs: Sequence[Stream], nbytes: int, passes: int, grid: int) -> None:
-        import torch
 
         self._probe, self._jobs = probe, jobs
         self._shape = nbytes, passes, grid
-        self._side = [torch.cuda.Stream() for _ in jobs]
+        self._side = [side_stream(i) for i in range(len(jobs))]
 
     def run(self, _slot: int) -> None:
         import torch

@@ -86,6 +86,21 @@ def capture_stream() -> Any:
     return torch.cuda.Stream()
 
 
+@lru_cache(maxsize=16)
+def side_stream(index: int) -> Any:
+    """A stream beside the one that is captured, the same for the same index.
+
+    Torch hands out 32 streams in turn, so a fresh one may be the captured one, or one of its neighbours:
+    what should run side by side would then run in a row, and kernels that wait for each other would hang.
+    """
+    import torch
+
+    taken = {capture_stream().cuda_stream, *(side_stream(i).cuda_stream for i in range(index))}
+    while (stream := torch.cuda.Stream()).cuda_stream in taken:
+        pass
+    return stream
+
+
 def captured_nodes(stream: int) -> int:
     """Number of nodes that the capture under way on `stream` holds so far."""
     from cuda.bindings import runtime

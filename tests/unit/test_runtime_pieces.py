@@ -1,12 +1,16 @@
 """Small parts of the runtime: redaction, progress files, stopping, launchers' variables, errors."""
 
+import itertools
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from arfloor import rundir
 from arfloor.core.cases import Samples
 from arfloor.core.recipe import BadInput
 from arfloor.core.redact import redact_env, redact_text
-from arfloor.runtime import agree, machine, mpi_launch, ranks, stopping
+from arfloor.runtime import agree, machine, mpi_launch, ranks, stopping, timing_gpu
 from arfloor.runtime.machine import kernel_version
 from arfloor.runtime.progress import Progress, Tail
 from tests.unit.test_rundir import write_run
@@ -200,3 +204,22 @@ def test_open_mpi_may_oversubscribe_only_where_ranks_outnumber_cores(monkeypatch
 )
 def test_a_kernels_version_does_not_name_the_place_it_was_built_for(release, version):
     assert kernel_version(release) == version
+
+
+def test_side_streams_are_neither_the_captured_one_nor_each_other(monkeypatch):
+    """Torch's pool hands the same few streams out in turn."""
+    handed = itertools.cycle(SimpleNamespace(cuda_stream=handle) for handle in (1, 2, 3))
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(Stream=lambda: next(handed)))
+    )
+    for cached in (timing_gpu.capture_stream, timing_gpu.side_stream):
+        cached.cache_clear()
+    try:
+        captured = timing_gpu.capture_stream().cuda_stream
+        next(handed), next(handed)  # others took some meanwhile: the captured one is next
+        found = [timing_gpu.side_stream(i).cuda_stream for i in (0, 1)]
+        assert len({captured, *found}) == 3
+        assert [timing_gpu.side_stream(i).cuda_stream for i in (0, 1)] == found
+    finally:
+        for cached in (timing_gpu.capture_stream, timing_gpu.side_stream):
+            cached.cache_clear()
