@@ -39,8 +39,9 @@ from arfloor.backends.tune import choose
 from arfloor.core.cases import Case
 from arfloor.core.fused import by_row, by_row_flaw
 from arfloor.core.plans import Plan
+from arfloor.core.step_shape import Shape
 from arfloor.runtime.barrier import DeviceBarrier
-from arfloor.workload.decode_step import EPS, DecodeStep, Reduce, Shape, Tail, Weights
+from arfloor.workload.decode_step import EPS, DecodeStep, Reduce, Tail, Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,9 @@ from arfloor.core.topology import Graph, islands
 
 ENDS: tuple[End, ...] = ("fast", "value", "slow")
 
+# kinds of links that lead to other GPUs alone, not to the host
+FABRICS = frozenset({"nvlink", "link"})
+
 # Our kernels against the schedule they follow, from two H200s through host memory and over NVLink, one
 # host (8 KiB to 1 MiB): polling, the barrier among blocks and the reduction cost this much a round, and
 # lines with tags, uneven blocks and the last line this much of the wire.
@@ -182,15 +185,19 @@ def _bound_parts(model: Model, ranks: Sequence[str], path: Path, nbytes: int) ->
     latency = max(flag(a, b) for a, b in pairs)
     n = len(ranks)
     # every rank sends 2 (n-1)/n S on average, so the ports together need at least this long
-    beyond = "gpu" if path == "host" else "memory"  # not on this path's way
     kinds = {node.id: node.kind for node in model.graph.topology.nodes}
-    edges = [e for e in model.graph.topology.edges if e.src in ranks and kinds[e.dst] != beyond]
+    edges = [e for e in model.graph.topology.edges if e.src in ranks and _on_way(e, kinds[e.dst], path)]
     ports = sum(_rate(e) for e in edges)
     wires = [(2 * (n - 1) * nbytes / ports / 1e3, "ports")]
     for name, a, b in _cuts(model.graph, ranks):
         wires.append((nbytes / cut_gbps(model.graph, a, b, path) / 1e3, name))
     wire, source = max(wires)
     return latency, wire, source
+
+
+def _on_way(edge: Edge, end: str, path: Path) -> bool:
+    """Whether a GPU's link, to a node of kind `end`, carries bytes of a path."""
+    return end != "memory" if path == "peer" else end != "gpu" and edge.kind not in FABRICS
 
 
 def _rate(edge: Edge) -> float:
@@ -274,15 +281,19 @@ def predict(
 def _pcie(rig: Rig, path: Path) -> bool:
     """Whether the path runs over PCIe, which the description's NCCL figures are about.
 
-    GPUs joined directly (NVLink) are another graph to NCCL, of which a description says nothing.
+    GPUs joined directly or by a switch of their own (NVLink) are another graph to NCCL, of which a
+    description says nothing.
     """
-    return path == "host" or not any(link.a in rig.gpus and link.b in rig.gpus for link in rig.links)
+    joined = (k.kind in FABRICS or (k.a in rig.gpus and k.b in rig.gpus) for k in rig.links)
+    return path == "host" or not any(joined)
 
 
-def _kernels(rig: Rig, ranks: Sequence[str], path: Path, nbytes: int, mode: Mode) -> tuple[Estimate, str]:
+def kernels_by_shape(
+    rig: Rig, ranks: Sequence[str], path: Path, nbytes: int, mode: Mode = "graph"
+) -> dict[str, Estimate]:
     """Our kernels: the schedules they implement, with their own cost a round and on the wire."""
     t0 = launch_of(rig, mode).us
-    options = []
+    found = {}
     for algorithm, timed in timings(rig, ranks, path, nbytes).items():
         if algorithm == "ring":
             continue  # we have none
@@ -295,9 +306,14 @@ def _kernels(rig: Rig, ranks: Sequence[str], path: Path, nbytes: int, mode: Mode
             n=0,
             unit="us",
         )
-        options.append((total([t0, latency, sync, product(wire, KERNEL_WIRE, "us")]), algorithm))
-    best = min(options, key=lambda o: o[0].value)
-    return smallest(o[0] for o in options), best[1]
+        found[algorithm] = total([t0, latency, sync, product(wire, KERNEL_WIRE, "us")])
+    return found
+
+
+def _kernels(rig: Rig, ranks: Sequence[str], path: Path, nbytes: int, mode: Mode) -> tuple[Estimate, str]:
+    """The best of them, and its name."""
+    shapes = kernels_by_shape(rig, ranks, path, nbytes, mode)
+    return smallest(shapes.values()), min(shapes, key=lambda name: shapes[name].value)
 
 
 def predict_nccl(rig: Rig, world: int, nbytes: int) -> tuple[Estimate | None, str]:

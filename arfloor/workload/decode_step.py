@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from arfloor.core.step_shape import Shape
 from arfloor.runtime import jit
 
 if TYPE_CHECKING:
@@ -28,32 +28,6 @@ added to the residual, which is rounded; its RMSNorm with EPS and weights of one
 shape (batch, hidden), on the current stream; must allow capture."""
 
 EPS = 1e-5  # as in kernels/decode.cu
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A dense decoder. `qkv`: columns of the fused query, key and value projection, all ranks together."""
-
-    layers: int = 32
-    hidden: int = 4096
-    ffn: int = 14336
-    qkv: int = 6144
-
-    def message_nbytes(self, batch: int) -> int:
-        """Bytes of one reduce."""
-        return 2 * batch * self.hidden
-
-    def weight_nbytes(self, world: int) -> int:
-        """Bytes of bfloat16 weights that one of `world` ranks reads in a step."""
-        per_layer = self.hidden * (self.qkv + self.hidden + 3 * self.ffn)
-        return 2 * self.layers * per_layer // world
-
-    def check(self, world: int) -> None:
-        """Raise ValueError unless every split over the ranks is whole, in elements of 16 bytes."""
-        for name in ("hidden", "ffn", "qkv"):
-            columns = getattr(self, name)
-            if columns % (8 * world):
-                raise ValueError(f"expected {name} a multiple of 8 x {world} ranks, found {columns}")
 
 
 class Weights:

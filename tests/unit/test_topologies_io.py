@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arfloor import topologies_io as io
-from arfloor.core.predict import predict
+from arfloor.core.predict import FABRICS, predict
 from arfloor.core.rig import CERTAINTY, rig_problems, topology
 
 TEXT = """
@@ -62,7 +62,7 @@ def test_every_box_is_predicted_in_order(name):
         assert got.floor.origin == "predicted"
         assert got.floor.bound.value <= got.floor.attainable.lo <= got.floor.attainable.value
         assert got.floor.attainable.value <= got.kernels.value <= got.kernels.hi
-        over_pcie = all(link.kind != "link" for link in rig.links)
+        over_pcie = all(link.kind not in FABRICS for link in rig.links)
         assert (got.nccl is not None) == over_pcie
         assert got.nccl is None or got.nccl.hi > got.floor.attainable.lo
 
