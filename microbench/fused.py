@@ -5,7 +5,7 @@
 
 A decoder layer reduces rows of 4096, adds the residual, and norms the rows. Measured as one kernel, as our
 reduce and one kernel more, as our reduce and torch's two, and with NCCL in place of our reduce; and both
-reduces bare. The slope over chained operations in a CUDA graph, the slowest rank of two or more, all forms
+reduces bare. The slope over chained operations in a CUDA graph, common to all ranks, all forms
 interleaved. Every fused form is first compared with float64, and the ranks with each other.
 
 "fused" lets rows lie across blocks and exchanges their sums through L2; "by row" gives a block whole rows and

@@ -12,6 +12,7 @@ from arfloor.backends.host import Host
 from arfloor.backends.nccl import P2P_OFF, Nccl
 from arfloor.backends.peer import Peer
 from arfloor.core.cases import Case, Estimate
+from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.core.statistics import median_estimate
 from arfloor.runtime import timing_gpu, verify
 from arfloor.runtime.group import TorchGroup
@@ -104,7 +105,7 @@ class _Op:
 def interleaved_us(
     ranks: GpuRank, runs: dict[str, Callable[[int], None]], *, slots: int = 4, replays: int = 41
 ) -> dict[str, list[float]]:
-    """Per run, the slowest rank's slope of each replay, in us an operation; all take turns. Collective.
+    """Per run, the ranks' common slope of each replay, in us an operation; all take turns. Collective.
 
     A run enqueues one operation on torch's current stream, given the slot whose buffers to use.
     """
@@ -130,10 +131,8 @@ def interleaved_us(
     for pair in chains.values():
         for chain in pair:
             chain.close()
-    slowest = {
-        n: [[max(at) for at in zip(*(r[n][i] for r in everyone), strict=True)] for i in (0, 1)] for n in runs
-    }
-    return {name: list(timing_gpu.slopes_us(many, few, *counts)) for name, (many, few) in slowest.items()}
+    joint = {n: [chain_us([rank[n][i] for rank in everyone]) for i in (0, 1)] for n in runs}
+    return {name: list(slopes_us(many, few, *counts)) for name, (many, few) in joint.items()}
 
 
 def join() -> GpuRank:

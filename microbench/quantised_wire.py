@@ -4,8 +4,8 @@
     torchrun --standalone --nproc-per-node=2 microbench/quantised_wire.py
 
 Our kernels with the message as it is, tuned for its size, and with int8 and fp8 (e4m3) elements and a scale
-for 14 of them, each at the best of a few paces. Slopes over chained operations in CUDA graphs, the slowest
-rank, all interleaved; every result is held to its bound first (`arfloor.core.lossy`). Errors are of sums of
+for 14 of them, each at the best of a few paces. Slopes over chained operations in CUDA graphs, common to
+all ranks, all interleaved; every result is held to its bound first (`arfloor.core.lossy`). Errors are of sums of
 normal values, against float64: the largest as a share of the largest sum, and root mean square over root
 mean square.
 

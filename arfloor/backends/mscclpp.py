@@ -28,6 +28,7 @@ from arfloor.backends import kept
 from arfloor.backends.base import SUPPORTED, Group, Support, Variant
 from arfloor.backends.slots import TorchSlots
 from arfloor.core.cases import Case, Machine, Ran
+from arfloor.core.slopes import chain_us, slopes_us
 
 ALGORITHMS = ("allpair_packet", "packet", "fullmesh", "rsag", "rsag_zero_copy")
 PACKETS = frozenset({"allpair_packet", "packet"})
@@ -326,7 +327,7 @@ class _OnGrid:
 
 
 def tuned(op: MscclppOp, case: Case, group: Group) -> tuple[int, int]:
-    """The grid on which an algorithm is fastest, by the slowest rank's median. Collective.
+    """The grid on which an algorithm is fastest, by the median slope. Collective.
 
     Raises RuntimeError on every rank when the library takes none of the grids.
     """
@@ -355,11 +356,11 @@ def _accepts(op: MscclppOp, grid: tuple[int, int]) -> bool:
 
 
 def _times(op: MscclppOp, case: Case, group: Group, grids: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Per grid, the slowest rank's median slope, in us."""
+    """Per grid, the median over replays of the ranks' common slope, in us."""
     import torch
 
     from arfloor.runtime.barrier import DeviceBarrier
-    from arfloor.runtime.timing_gpu import FEW, MANY, Chain, slopes_us
+    from arfloor.runtime.timing_gpu import FEW, MANY, Chain
 
     torch.cuda.synchronize()
     barrier = DeviceBarrier(group, "peer", device=torch.cuda.current_device())
@@ -375,8 +376,9 @@ def _times(op: MscclppOp, case: Case, group: Group, grids: Sequence[tuple[int, i
                         into.append(us)
             for chain in chains:
                 chain.close()
-            mine = statistics.median(slopes_us(taken[0], taken[1], MANY, FEW))
-            times[f"{grid[0]}x{grid[1]}"] = max(group.all_gather(mine))
+            everyone = group.all_gather(taken)
+            many, few = (chain_us([rank[i] for rank in everyone]) for i in (0, 1))
+            times[f"{grid[0]}x{grid[1]}"] = statistics.median(slopes_us(many, few, MANY, FEW))
         barrier.check()
     finally:
         barrier.close()

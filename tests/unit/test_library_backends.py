@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 
 import numpy as np
@@ -207,6 +208,56 @@ def test_a_refusal_of_the_library_raises_with_its_code(no_gpu_stream):
 def test_an_algorithm_that_this_build_lacks_is_named(no_gpu_stream):
     with pytest.raises(RuntimeError, match="has packet"):
         MscclppOp(case(variant="fullmesh"), Session(Algorithm()), 1, device="cpu")
+
+
+def test_packet_algorithms_have_scratch_memory_that_nobody_else_writes(monkeypatch):
+    import torch.distributed as dist
+
+    built = []
+
+    class Buffer:
+        def __init__(self, nbytes):
+            self.nbytes = nbytes
+
+        def data(self):
+            return id(self)
+
+    class Builder:
+        def build_default_algorithms(self, *, scratch_buffer, scratch_buffer_size, rank):
+            assert scratch_buffer_size == mscclpp.SCRATCH_NBYTES
+            built.append(scratch_buffer)
+            names = [("allreduce", f"default_allreduce_{n}") for n in mscclpp.ALGORITHMS]
+            return [
+                types.SimpleNamespace(collective=kind, name=name, scratch=scratch_buffer)
+                for kind, name in [*names, ("allgather", "default_allgather_fullmesh")]
+            ]
+
+    package = types.SimpleNamespace(
+        CommGroup=lambda torch_group: types.SimpleNamespace(communicator="comm"),
+        RawGpuBuffer=Buffer,
+        DataType=types.SimpleNamespace(float32=1, float16=2, bfloat16=3),
+        ReduceOp=types.SimpleNamespace(SUM=0),
+        __version__="0.9.0",
+    )
+    monkeypatch.setitem(sys.modules, "mscclpp", package)
+    monkeypatch.setitem(sys.modules, "mscclpp.ext", types.SimpleNamespace(AlgorithmCollectionBuilder=Builder))
+    monkeypatch.setattr(dist, "new_group", lambda ranks, backend: None)
+    held = mscclpp.Session(Alone())
+    assert sorted(held.algorithms) == sorted(mscclpp.ALGORITHMS)
+    packets = {a.scratch for name, a in held.algorithms.items() if name in mscclpp.PACKETS}
+    copies = {a.scratch for name, a in held.algorithms.items() if name not in mscclpp.PACKETS}
+    assert len(packets) == len(copies) == 1
+    assert not packets & copies
+    assert set(built) == packets | copies
+
+
+def test_scratch_memory_by_hand():
+    # a packet is half flags: two halves, each with a packet of every rank
+    assert mscclpp.scratch_nbytes("allpair_packet", 2, 1 << 20) == 8 << 20
+    # two halves, each with the message twice and the sum once
+    assert mscclpp.scratch_nbytes("packet", 2, 1 << 20) == 12 << 20
+    assert mscclpp.scratch_nbytes("fullmesh", 8, 64 << 20) == 128 << 20
+    assert mscclpp.scratch_nbytes("rsag_zero_copy", 8, 64 << 20) == 0
 
 
 def test_no_variant_uses_multicast():
