@@ -46,20 +46,20 @@ struct After {
 // The warps of a block begin to poll in turn, at most `window` of them at a time. Else a rank that comes early
 // has all its warps polling in vain, and over a slow link the answers it no longer needs make it late: then
 // its peer comes early to the next operation, and so on. Only a courtesy: nothing depends on it for safety,
-// so the flags start as an earlier kernel left them, at worst too far on.
+// so the flags start as an earlier kernel left them, at worst too far on. Atomics, by one lane: there is no barrier.
 struct Turns {
-  volatile u32* passed;  // one a warp, in shared memory
+  u32* passed;  // one a warp, in shared memory
   u32 warp;
 
   __device__ __forceinline__ bool wait(const Worker& w, u32 mark) const {
     if (w.a.window == 0 || warp < w.a.window) return true;
     Spin spin = {0, 0};
-    while (__any_sync(FULL, (int)(passed[warp - w.a.window] - mark) < 0))
+    while (__any_sync(FULL, threadIdx.x % 32 == 0 && (int)(atomicAdd(passed + warp - w.a.window, 0u) - mark) < 0))
       if (tired(spin) && __any_sync(FULL, give_up(spin, w.a))) return false;
     return true;
   }
   __device__ __forceinline__ void pass(u32 mark) const {
-    if (threadIdx.x % 32 == 0) passed[warp] = mark;
+    if (threadIdx.x % 32 == 0) atomicExch(passed + warp, mark);
   }
 };
 

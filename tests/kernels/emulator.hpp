@@ -99,6 +99,8 @@ static inline unsigned long long compare_and_swap(unsigned long long* at, unsign
   __atomic_compare_exchange_n(at, &old, word, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return old;
 }
+static inline unsigned atomicAdd(unsigned* at, unsigned v) { return __atomic_fetch_add(at, v, __ATOMIC_RELAXED); }
+static inline unsigned atomicExch(unsigned* at, unsigned v) { return __atomic_exchange_n(at, v, __ATOMIC_RELAXED); }
 // One who polls lets the other lanes go on, as independent thread scheduling does.
 static inline unsigned long long polled(unsigned long long* at) {
   yield_();
