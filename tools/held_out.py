@@ -4,7 +4,8 @@ python tools/held_out.py RUN [ANOTHER RUN OF THE SAME BOX]
 
 Fitted on every second size (either half), then on all variants but one: the others predicted, counted when
 within 10 %. With another run, how many of the same cases it repeats within 10 %: no prediction of it can
-be expected to do better.
+be expected to do better. And the other run by this one's costs and its own probes: all cases, and those of
+our kernels whose plan was not among the fitted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import defaultdict
 
 from arfloor import rundir
 from arfloor.core.cases import Result
-from arfloor.core.costs import HeldOut, held_out
+from arfloor.core.costs import HeldOut, fit_segments, held_out
 
 WITHIN = 0.1
 
@@ -42,13 +43,36 @@ def show(title: str, results: list[Result], got: HeldOut, again: dict[str, bool]
         print(f"  {path:<5} {label:<22} {good:>3} of {len(errors)}{noise}  {missed}")
 
 
+def across(run: rundir.Run, other: rundir.Run) -> None:
+    """Costs of one run, asked about the other."""
+    fitted = in_graphs(run)
+    costs, plans = fit_segments(fitted, run.primitives), {r.ran.algorithm for r in fitted if r.ran}
+    print(f"fitted on {run.path}, predicted {other.path}")
+    groups: dict[tuple[str, str], list[tuple[Result, float]]] = defaultdict(list)
+    for r in in_graphs(other):
+        predicted = costs.predict_us(r, other.primitives)
+        if predicted is not None and r.latency is not None:
+            groups[r.case.path, r.case.backend].append((r, predicted / r.latency.value - 1))
+    for (path, backend), errors in sorted(groups.items()):
+        new = [e for r, e in errors if r.ran and r.ran.algorithm not in plans]
+        good, known = (sum(abs(e) <= WITHIN for e in some) for some in (new, [e for _, e in errors]))
+        print(
+            f"  {path:<5} {backend:<22} {known:>3} of {len(errors)}, of plans not fitted {good} of {len(new)}"
+        )
+
+
+def in_graphs(run: rundir.Run) -> list[Result]:
+    return [r for r in run.results if r.case.mode == "graph" and r.status == "ok"]
+
+
 def main(paths: list[str]) -> None:
     if not paths:
         raise SystemExit(__doc__)
     run = rundir.load(paths[0])
-    results = [r for r in run.results if r.case.mode == "graph" and r.status == "ok"]
-    other = rundir.load(paths[1]).results if len(paths) > 1 else ()
-    again = repeated(results, {r.case.id: r.latency.value for r in other if r.latency is not None})
+    results = in_graphs(run)
+    other = rundir.load(paths[1]) if len(paths) > 1 else None
+    latencies = {r.case.id: r.latency.value for r in other.results if r.latency is not None} if other else {}
+    again = repeated(results, latencies)
     sizes = sorted({r.case.nbytes for r in results})
     for half, name in ((0, "odd"), (1, "even")):
         fitted = frozenset(sizes[half::2])
@@ -58,6 +82,8 @@ def main(paths: list[str]) -> None:
         chosen = [r for r in results if r.case.backend == "nccl"]
         got = held_out(chosen, run.primitives, fitted=lambda r, variant=variant: r.case.variant != variant)
         show(f"fitted on all variants of nccl but {variant}, predicted that", chosen, got, again)
+    if other is not None:
+        across(run, other)
 
 
 if __name__ == "__main__":
