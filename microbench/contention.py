@@ -23,7 +23,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,18 +35,12 @@ from arfloor.backends.ours import Reducer
 from arfloor.core.cases import Primitive
 from arfloor.core.plans import parse
 from arfloor.core.statistics import median_estimate
-from arfloor.runtime.timing_gpu import Events, barrier_for, capture_stream
+from arfloor.runtime.timing_gpu import Events, barrier_for, capture_stream, side_stream
 
 NBYTES, REPLAYS, LEAST_US = 1 << 18, 15, 600.0
 BLOCKS = (8, 16, 33, 66, 131)
 SHAPES = {"decode": (32, 4096, 14336), "prefill": (2048, 4096, 4096)}
 Step = Callable[[], None]
-
-
-@lru_cache(maxsize=1)
-def second_stream() -> torch.cuda.Stream:
-    """One for all graphs: torch hands out 32 streams in turn, so the 33rd would be the capture's own."""
-    return torch.cuda.Stream()
 
 
 class Beside:
@@ -56,7 +49,7 @@ class Beside:
     def __init__(self, barrier: Any, steps: tuple[Step, Step], counts: tuple[int, int]) -> None:
         self._events = (Events(), Events())
         self._counts = counts
-        streams = (capture_stream(), second_stream())
+        streams = (capture_stream(), side_stream(0))
         self._graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(streams[0]):

@@ -227,12 +227,26 @@ class _Memory:
 
 
 _SESSIONS: list[Session] = []
+_FAILED: list[str] = []
 
 
 def _session(group: Group) -> Session:
-    if not _SESSIONS:
-        _SESSIONS.append(Session(group))
-        atexit.register(_close_session)  # at exit its objects must go before CUDA's context does
+    """The process's session, made once. Raises RuntimeError on every rank where any rank could not make it,
+    and again at once: what waits for a rank that has failed waits for long."""
+    if not _SESSIONS and not _FAILED:
+        made, problem = None, None
+        try:
+            made = Session(group)
+        except Exception as error:  # noqa: BLE001 - a library may raise anything, and all ranks must hear of it
+            problem = f"{type(error).__name__}: {error}"
+        problems = [f"rank {r}: {p}" for r, p in enumerate(group.all_gather(problem)) if p is not None]
+        if problems or made is None:
+            _FAILED.append("; ".join(problems))
+        else:
+            _SESSIONS.append(made)
+            atexit.register(_close_session)  # at exit its objects must go before CUDA's context does
+    if _FAILED:
+        raise RuntimeError(f"mscclpp could not be set up: {_FAILED[0]}")
     return _SESSIONS[0]
 
 

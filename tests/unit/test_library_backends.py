@@ -251,6 +251,21 @@ def test_packet_algorithms_have_scratch_memory_that_nobody_else_writes(monkeypat
     assert set(built) == packets | copies
 
 
+def test_a_library_that_does_not_load_is_tried_once_and_named_on_every_case(monkeypatch):
+    tries = []
+
+    def load(group):
+        tries.append(group)
+        raise ImportError("libnuma.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(mscclpp, "Session", load)
+    monkeypatch.setattr(mscclpp, "_FAILED", [])
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"rank 0: ImportError: libnuma"):
+            Mscclpp().prepare(case(), Alone(), 1)
+    assert len(tries) == 1
+
+
 def test_scratch_memory_by_hand():
     # a packet is half flags: two halves, each with a packet of every rank
     assert mscclpp.scratch_nbytes("allpair_packet", 2, 1 << 20) == 8 << 20
