@@ -81,11 +81,16 @@ def parse_variant(name: str) -> Plan:
     return Plan(**plan)
 
 
-def names() -> tuple[str, ...]:
-    """Every variant: default, NCCL's choice on n channels, every protocol x algorithm x channels."""
+def names(world: int = 8) -> tuple[str, ...]:
+    """Every variant: default, NCCL's choice on n channels, every protocol x algorithm x channels.
+
+    Each needs a communicator of its own, all alive in one process. At two ranks a tree is a ring with a
+    longer way round: it is there in every protocol, but not on every number of channels.
+    """
     free = tuple(f"{n}ch" for n in CHANNELS)
     forced = tuple(f"{a}-{p}" for a in ALGORITHMS for p in PROTOCOLS)
-    return ("default", *free, *forced, *(f"{f}-{n}ch" for f in forced for n in CHANNELS))
+    wide = tuple(f for f in forced if world > 2 or not f.startswith("tree"))
+    return ("default", *free, *forced, *(f"{f}-{n}ch" for f in wide for n in CHANNELS))
 
 
 class Nccl:
@@ -120,7 +125,7 @@ class Nccl:
                 contender=name == "default" or name in contenders,
             )
             for path, settings in peer
-            for name in names()
+            for name in names(machine.world)
         ]
 
     def prepare(self, case: Case, group: Group, slots: int) -> PreparedOp:
@@ -153,27 +158,54 @@ _RAN_FIELDS = ("algorithm", "protocol", "channels", "transport", "link", "librar
 _COMMUNICATORS: dict[tuple[str, tuple[tuple[int, ...], ...]], Any] = {}
 
 
-def _communicator(case: Case, group: Group) -> Any:
-    """The process group of a variant: made, and connected, while its environment holds. Collective."""
-    key = (case.variant, case.groups)
-    if key not in _COMMUNICATORS:
-        import torch
-        import torch.distributed as dist
+_REFUSED: dict[tuple[str, tuple[tuple[int, ...], ...]], str] = {}
 
-        plan = parse_variant(case.variant)
-        device = torch.device(case.devices[group.rank])
-        with environment(plan.environment):
-            options = _options(plan)
-            mine = None
-            for members in case.groups or (tuple(range(group.world)),):
-                made = dist.new_group(list(members), backend="nccl", pg_options=options)
-                if group.rank in members:
-                    mine = made
-            # torch makes the communicator at its first collective: while the environment still holds
-            dist.all_reduce(torch.zeros(4, device=device), group=mine)
-            torch.cuda.synchronize(device)
-        _COMMUNICATORS[key] = mine
+
+class NcclError(Exception):
+    """A setting for which NCCL makes no communicator; the message says which rank said why."""
+
+
+def _communicator(case: Case, group: Group) -> Any:
+    """The process group of a variant: made, and connected, while its environment holds. Collective.
+
+    Raises NcclError on every rank when any rank fails, then and whenever it is asked for again: ranks of
+    which one makes a communicator anew while the others use theirs would wait for each other.
+    """
+    key = (case.variant, case.groups)
+    if key not in _COMMUNICATORS and key not in _REFUSED:
+        made, error = None, None
+        try:
+            made = _make(case, group)
+        except Exception as raised:  # noqa: BLE001 - torch raises several classes; the others must hear of it
+            error = " ".join(f"{type(raised).__name__}: {raised}".split())[:200]
+        errors = group.all_gather(error)
+        first = next((f"rank {r}: {e}" for r, e in enumerate(errors) if e is not None), None)
+        if first is None:
+            _COMMUNICATORS[key] = made
+        else:
+            _REFUSED[key] = first
+    if key in _REFUSED:
+        raise NcclError(f"no communicator for {case.variant}: {_REFUSED[key]}")
     return _COMMUNICATORS[key]
+
+
+def _make(case: Case, group: Group) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    plan = parse_variant(case.variant)
+    device = torch.device(case.devices[group.rank])
+    with environment(plan.environment):
+        options = _options(plan)
+        mine = None
+        for members in case.groups or (tuple(range(group.world)),):
+            made = dist.new_group(list(members), backend="nccl", pg_options=options)
+            if group.rank in members:
+                mine = made
+        # torch makes the communicator at its first collective: while the environment still holds
+        dist.all_reduce(torch.zeros(4, device=device), group=mine)
+        torch.cuda.synchronize(device)
+    return mine
 
 
 def default_communicator(case: Case, group: Group) -> Any:

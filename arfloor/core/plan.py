@@ -20,6 +20,8 @@ from arfloor.core.recipe import BadInput, Recipe
 # seconds that a launch needs before its first measurement: importing torch, or MPI alone, and meeting
 STARTUP_S = {"supervisor": 5.0, "mpiexec": 2.0}
 PRIMITIVES_S = 7.0
+# seconds of a case besides: preparing it, checking a small message, its first capture
+CASE_S = 0.03
 # seconds per case and MiB for preparing and verifying it, a rough figure used for time estimates alone
 VERIFY_S_PER_MIB = 0.05
 
@@ -267,7 +269,7 @@ def _estimate(launches: Sequence[LaunchPlan]) -> float:
         if launch.probe:
             seconds += STARTUP_S[launch.launcher] + len(cases) * PROBE_S
         elif cases:
-            seconds += STARTUP_S[launch.launcher] + len(cases) * launch.timed_s
+            seconds += STARTUP_S[launch.launcher] + len(cases) * (launch.timed_s + CASE_S)
             seconds += sum(case.nbytes / 2**20 for case in cases) * VERIFY_S_PER_MIB
             seconds += PRIMITIVES_S if launch.primitives else 0.0
     return seconds

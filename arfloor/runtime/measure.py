@@ -77,10 +77,11 @@ def measure_block(bench: Bench, row: BlockPlan, schema: int) -> tuple[BlockRecor
                     step(bench, row, live)
         bench.progress.line("timing", block=row.block.id)
         _rounds(bench, row, [live for live in lives if live.failure is None])
-        for live in lives:
-            counted = traffic.wanted(live.case, bench.launch) and not lossy.is_lossy(live.case)
-            if live.failure is None and counted:
-                _count_bytes(bench, row, live)
+        wanted = [live for live in lives if traffic.wanted(live.case, bench.launch)]
+        if len(wanted) <= traffic.MOST_CASES:
+            for live in wanted:
+                if live.failure is None and not lossy.is_lossy(live.case):
+                    _count_bytes(bench, row, live)
         return _record(bench, row, lives, schema)
     finally:
         for live in lives:
@@ -127,9 +128,6 @@ def _verify(bench: Bench, row: BlockPlan, live: Live) -> None:
         live.fail(Failure(reason="wrong_result", detail="; ".join(bad)), "wrong")
 
 
-PILOT = 4
-
-
 def _warm_up(bench: Bench, row: BlockPlan, live: Live) -> None:
     """Warm up, then time a few replays that do not count, to learn how many fill a round."""
     timer = timer_class(bench.device.partition(":")[0], live.case.mode)
@@ -139,8 +137,8 @@ def _warm_up(bench: Bench, row: BlockPlan, live: Live) -> None:
         live.timer = timer(live.op, live.case, bench)
         live.timer.warm_up()
         begin = time.perf_counter()
-        live.timer.measure(PILOT)
-        return (time.perf_counter() - begin) / PILOT, live.timer.setup_s
+        live.timer.measure(timer.pilot)
+        return (time.perf_counter() - begin) / timer.pilot, live.timer.setup_s
 
     mine = _step(bench, row, live, "warm-up", act)
     if mine is not None:

@@ -13,6 +13,8 @@ from arfloor.runtime import health
 # the size that is checked: large enough to stand out of a launch's own bytes, and decode's own
 NBYTES = 262_144
 RUN_S = 0.25
+# in one block: a grid's settings move what its contenders move, and each check costs half a second
+MOST_CASES = 12
 # between two readings; the PCIe counters wrap at 4 GiB (see `health.moved`)
 MOST_BYTES = 2**31
 # counters are refreshed at intervals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arfloor.backends import nccl
 from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, environment, names, parse_variant
 from arfloor.core.cases import Case, Machine
 from arfloor.core.schedules import schedules
@@ -21,6 +23,7 @@ from arfloor.primitives.gpu import SIZES, in_order_of_need
 from arfloor.primitives.gpu_patterns import ends, patterns, rates_gbps
 from arfloor.runtime import jit
 from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read
+from tests.unit.threads import on_all_ranks
 
 
 def machine(**facts: bool) -> Machine:
@@ -248,3 +251,58 @@ def test_a_pcie_counter_that_wrapped_still_counts() -> None:
     before = LinkBytes(pcie_tx=2**32 - 1000, pcie_rx=0, nvlink_tx=5)
     after = LinkBytes(pcie_tx=3000, pcie_rx=8000, nvlink_tx=5)
     assert moved(before, after, 4) == {"pcie_tx": 1000.0, "pcie_rx": 2000.0, "nvlink_tx": 0.0}
+
+
+def test_two_ranks_need_no_tree_on_every_number_of_channels() -> None:
+    assert len(names(2)) == 31
+    assert len(names(4)) == 49
+    assert {"default", "tree-ll", "tree-ll128", "tree-simple", "ring-ll128-1ch", "32ch"} <= set(names(2))
+    assert {v.name for v in Nccl().variants(machine(p2p=True))} == set(names(2))
+
+
+def test_a_communicator_refused_on_one_rank_is_refused_on_all_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def make(case: Case, group: Any) -> str:
+        made.append(group.rank)
+        if group.rank == 1:
+            raise RuntimeError("no algorithm\navailable")
+        return "communicator"
+
+    def twice(group: Any) -> list[str]:
+        said = []
+        for nbytes in (1024, 8192):
+            try:
+                nccl._communicator(case(variant="tree-ll128", numel=nbytes // 2), group)
+            except nccl.NcclError as error:
+                said.append(str(error))
+        return said
+
+    # each thread is a rank's process: dictionaries of its own
+    for name in ("_COMMUNICATORS", "_REFUSED"):
+        monkeypatch.setattr(nccl, name, PerThread())
+    monkeypatch.setattr(nccl, "_make", make)
+    expected = "no communicator for tree-ll128: rank 1: RuntimeError: no algorithm available"
+    assert on_all_ranks(2, twice) == [[expected] * 2] * 2
+    assert sorted(made) == [0, 1]
+
+
+class PerThread:
+    """A dictionary a thread."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def _mine(self) -> dict[Any, Any]:
+        return self._local.__dict__.setdefault("mine", {})
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._mine()
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._mine()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._mine()[key] = value

@@ -95,7 +95,7 @@ def test_every_round_has_graphs_of_its_own_and_the_pilot_those_of_the_warm_up(tm
     assert mine == [timing_gpu.MANY, timing_gpu.FEW] * (1 + rounds)
     # one replay of each capture does not count
     counted = sum(len(s.us) for s in found[0][1])
-    uncounted = 1 + 3 + 4 + rounds  # warm-up: one and three; the pilot; one a round
+    uncounted = 2 + timing_gpu.Graph.pilot + rounds  # two of the warm-up; one a round
     assert gpus.replays.count((0, timing_gpu.MANY)) == counted + uncounted
 
 
