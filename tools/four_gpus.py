@@ -6,8 +6,9 @@
     python tools/four_gpus.py page [OUT]     write docs/four-gpus.md, with what OUT measured, and h200-x4
 
 A step that fails or outlasts its time costs itself and nothing else: its output is in OUT/logs, and the last
-lines of it are shown. Exit codes: 0, 1 when a step failed, 2 when the input is unfit. What follows `--` goes
-to each sweep: `sweeps OUT -- --devices cpu --backends gloo,mpi --budget 6` tries the way out on CPU ranks.
+lines of it are shown. Exit codes: 0, 1 when a step failed, 2 when the input is unfit. `--worlds 2` suits
+two GPUs. What follows `--` goes to each sweep: `-- --devices cpu --backends gloo,mpi --budget 6` tries
+the sweeps on CPU ranks.
 """
 
 from __future__ import annotations
@@ -69,49 +70,22 @@ def sweeps(out: Path, worlds: tuple[int, ...], options: tuple[str, ...]) -> list
     ]
 
 
-def steps(out: Path) -> list[Step]:
-    """What is no sweep, at four ranks; correctness at three and four."""
-    made = []
-    for path, environment in (("peer", {}), ("host", HOST)):
-        decode = (
-            "microbench/decode_step.py",
-            "--variants",
-            "default,16ch",
-            "--rounds",
-            "9",
-            "--json",
-            str(out / f"decode-{path}.json"),
-        )
-        made.append(
-            Step(
-                name=f"decode-{path}",
-                argv=torchrun(4, *decode),
-                share=0.25,
-                environment=tuple(environment.items()),
-            )
-        )
-    tests = (
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "tests/gpu/test_many_ranks.py",
-    )
-    made.append(Step(name="correctness", argv=tests, share=0.55))
-    for path, environment in (("peer", {}), ("host", HOST)):
-        fused = ("microbench/fused.py", "--rows", "1,32", "--json", str(out / f"fused-{path}.json"))
-        made.append(
-            Step(
-                name=f"fused-{path}",
-                argv=torchrun(4, *fused),
-                share=0.15,
-                environment=tuple(environment.items()),
-            )
-        )
-    return made
+def steps(out: Path, world: int = 4) -> list[Step]:
+    """What is no sweep, at `world` ranks; correctness at three and four (skipped on fewer GPUs)."""
+    test = "pytest -q -rs -p no:cacheprovider tests/gpu/test_many_ranks.py"
+    decode = "microbench/decode_step.py --variants default,16ch --rounds 9 --json"
+    fused = "microbench/fused.py --rows 1,32 --json"
+
+    def on(path: str, name: str, command: str, share: float) -> Step:
+        argv = torchrun(world, *command.split(), str(out / f"{name}-{path}.json"))
+        environment = tuple(HOST.items()) if path == "host" else ()
+        return Step(name=f"{name}-{path}", argv=argv, share=share, environment=environment)
+
+    return [
+        *(on(path, "decode", decode, 0.25) for path in predicted.PATHS),
+        Step(name="correctness", argv=(sys.executable, "-m", *test.split()), share=0.55),
+        *(on(path, "fused", fused, 0.15) for path in predicted.PATHS),
+    ]
 
 
 def carry_out(out: Path, todo: list[Step], command_s: float) -> int:
@@ -187,7 +161,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="measure two to four GPUs of one box; see docs/four-gpus.md")
     parser.add_argument("what", choices=("sweeps", "steps", "compare", "page"))
     parser.add_argument("out", type=Path, nargs="?", help="folder of the runs")
-    parser.add_argument("--worlds", default="4,3,2", help="of sweeps, in their order")
+    parser.add_argument("--worlds", default="4,3,2", help="numbers of ranks, in the sweeps' order")
     parser.add_argument("--seconds", type=float, default=COMMAND_S, help="what the command may take")
     chosen = parser.parse_args(argv[:split])
     if chosen.out is None and chosen.what != "page":
@@ -205,8 +179,13 @@ def main(argv: list[str]) -> int:
         print(f"four_gpus: {error}", file=sys.stderr)
         return 2
     out = chosen.out.resolve()
-    worlds = tuple(int(w) for w in chosen.worlds.split(","))
-    todo = steps(out) if chosen.what == "steps" else sweeps(out, worlds, tuple(argv[split + 1 :]))
+    given = chosen.worlds.split(",")
+    if not all(w.isdecimal() and 2 <= int(w) <= 8 for w in given):
+        parser.error(f"--worlds: expected numbers of ranks from 2 to 8 as 4,3,2, found {chosen.worlds!r}")
+    worlds = tuple(map(int, given))
+    todo = (
+        steps(out, max(worlds)) if chosen.what == "steps" else sweeps(out, worlds, tuple(argv[split + 1 :]))
+    )
     return carry_out(out, todo, chosen.seconds)
 
 

@@ -23,6 +23,14 @@ def real_ranks(
     world: int, *arguments: str, timeout_s: float = 90, ends: Sequence[int] | None = None
 ) -> list[Any]:
     """Run a scenario; the JSON of each rank that ended as it should (None when killed)."""
+    every = scenarios(world, *arguments, timeout_s=timeout_s, ends=ends)
+    return [answers[-1] if answers else None for answers in every]
+
+
+def scenarios(
+    world: int, *arguments: str, timeout_s: float = 90, ends: Sequence[int] | None = None
+) -> list[list[Any]]:
+    """Run scenarios, `--` between them, in one set of processes; of each rank the JSON of each scenario."""
     store = torch.distributed.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
     )
@@ -44,4 +52,4 @@ def real_ranks(
             process.kill()
     for process, (_, errors), wanted in zip(ranks, outputs, ends or [0] * world, strict=True):
         assert process.returncode == wanted, errors[-2000:]
-    return [json.loads(out.splitlines()[-1]) if out.strip() else None for out, _ in outputs]
+    return [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in outputs]
