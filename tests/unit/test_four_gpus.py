@@ -187,11 +187,19 @@ def test_a_runs_figures_find_their_predictions(tmp_path: Path, tool: ModuleType)
         "attainable",
     }
     assert {k: v for k, v in found.items() if k[0] == "decode"} == {("decode", "host", "32"): 0.5}
-    assert found["crossover", "4", "host"] == predicted.crossover("host", 4).value
+    assert found["crossover", "4", "host", "attainable"] == predicted.crossover("host", 4).value
     lines = tool.compare(tmp_path)
     assert any(line.startswith("  ! 4 peer 262144 ours, one-shot pull: predicted 7.10") for line in lines)
     assert "measured 9.00: +27 %, inside its interval" in "\n".join(lines)
     assert "17.0 (-6 %)" in tool.render(tmp_path)
+
+
+def test_where_one_shape_overtakes_another_lies_between_two_sizes() -> None:
+    one = {1 << k: 2.0 + (1 << k) / 1e4 for k in range(12, 22)}
+    two = {1 << k: 4.0 + (1 << k) / 2e4 for k in range(12, 22)}
+    assert measured.where_overtaken(one, two) == pytest.approx(4e4, rel=0.05)
+    assert measured.where_overtaken(two, one) is None
+    assert measured.where_overtaken(one, {1 << 12: 9.0}) is None
 
 
 def test_folders_without_a_run_and_files_that_are_none_are_refused(tmp_path: Path) -> None:

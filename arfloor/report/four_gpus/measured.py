@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,34 @@ def _of_run(run: rundir.Run) -> Iterator[tuple[tuple[str, ...], float]]:
         if world > 2 and floor(
             run.primitives, path=path, world=world, nbytes=1, dtype="bfloat16", mode="graph"
         ):
-            yield ("crossover", str(world), path), crossing(run.primitives, path, world).value
+            yield ("crossover", str(world), path, "attainable"), crossing(run.primitives, path, world).value
+        ours = _shapes(run, path)
+        where = where_overtaken(ours["one-shot"], ours["two-shot"]) if world > 2 else None
+        if where is not None:
+            yield ("crossover", str(world), path, "ours"), where
+
+
+def _shapes(run: rundir.Run, path: str) -> dict[str, dict[int, float]]:
+    """us by bytes of our one-shot and two-shot."""
+    found: dict[str, dict[int, float]] = {"one-shot": {}, "two-shot": {}}
+    for result in run.results:
+        shape = SHAPE_OF.get((path, result.case.variant))
+        if shape in found and result.case.backend == path and _graph(result) and result.latency:
+            found[shape][result.case.nbytes] = result.latency.value
+    return found
+
+
+def where_overtaken(first: dict[int, float], second: dict[int, float]) -> float | None:
+    """Bytes at which `second` becomes the faster of two, on straight lines in log-log; None if it never does.
+
+    None also where it is the faster from the smallest common size on: where it overtook lies below that.
+    """
+    sizes = sorted(first.keys() & second.keys())
+    for a, b in pairwise(sizes):
+        before, after = (log(second[n] / first[n]) for n in (a, b))
+        if before > 0 >= after:
+            return float(a * (b / a) ** (before / (before - after)))
+    return None
 
 
 def _graph(result: Result) -> bool:

@@ -10,7 +10,7 @@ Times in us; gains are tok/s with our kernels over tok/s with NCCL, less one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from math import sqrt
@@ -177,21 +177,46 @@ def crossover(path: Path, world: int) -> Estimate:
 
 def crossing(found: Sequence[Primitive], path: Path, world: int) -> Estimate:
     """The same from any probes; `CROSSING` ends where one shape is better throughout."""
-    firsts: dict[str, float] = {}
-    for nbytes in CROSSING:
+
+    def both(nbytes: int) -> tuple[list[Estimate], list[Estimate]]:
         made = floor(found, path=path, world=world, nbytes=nbytes, dtype="bfloat16", mode="graph")
         if made is None:
             raise ValueError(f"crossing: expected probes of {path}, found none")
-        shots = {s: [e for name, e in made.considered if name.startswith(s)] for s in ("one", "two")}
+        one, two = ([e for name, e in made.considered if name.startswith(s)] for s in ("one", "two"))
+        return one, two
+
+    return _first(both)
+
+
+def kernel_crossover(path: Path, world: int) -> Estimate:
+    """Bytes from which our two-shot is expected to be faster than our one-shot, neither staged."""
+
+    def both(nbytes: int) -> tuple[list[Estimate], list[Estimate]]:
+        shapes = kernels(path, world, nbytes)
+        return [shapes["one-shot"]], [shapes["two-shot"]]
+
+    return _first(both)
+
+
+def _first(both: Callable[[int], tuple[list[Estimate], list[Estimate]]]) -> Estimate:
+    """The first of `CROSSING` at which the second's best is below the first's, at each end of both alike."""
+    firsts: dict[str, float] = {}
+    for nbytes in CROSSING:
+        one, two = both(nbytes)
         for end in ("value", "lo", "hi"):
-            one, two = (min(getattr(e, end) for e in shots[s]) for s in ("one", "two"))
-            if two < one:
+            if min(getattr(e, end) for e in two) < min(getattr(e, end) for e in one):
                 firsts.setdefault(end, float(nbytes))
         if len(firsts) == 3:
             break
     firsts = dict.fromkeys(("value", "lo", "hi"), float(CROSSING[-1])) | firsts
-    ordered = sorted(firsts.values())
-    return Estimate(value=firsts["value"], lo=ordered[0], hi=ordered[-1], n=0, unit="B")
+    step = CROSSING[1] / CROSSING[0]  # it lies between a size looked at and the one before
+    return Estimate(
+        value=firsts["value"] / sqrt(step),
+        lo=min(firsts.values()) / step,
+        hi=max(firsts.values()),
+        n=0,
+        unit="B",
+    )
 
 
 def key(world: int, path: Path, nbytes: int, what: str) -> tuple[str, ...]:
@@ -301,8 +326,12 @@ def predictions() -> tuple[Expected, ...]:
 
 
 def crossovers() -> Iterator[Expected]:
-    """From which size on two-shot attains less than one-shot, at three ranks and more."""
+    """From which size on two-shot is faster than one-shot, at three ranks and more: attainable, and ours."""
     for world in WORLDS[1:]:
         for path in PATHS:
-            name = f"{world} ranks, {path}"
-            yield Expected(key=("crossover", str(world), path), label=name, estimate=crossover(path, world))
+            for what, find in (("attainable", crossover), ("ours", kernel_crossover)):
+                yield Expected(
+                    key=("crossover", str(world), path, what),
+                    label=f"{world} ranks, {path}, {what}",
+                    estimate=find(path, world),
+                )
