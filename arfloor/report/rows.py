@@ -22,6 +22,7 @@ class ReportRow:
     ratio of the two medians), `headroom_left` = best / attainable. `reason` is a code of
     `arfloor.core.reasons`. `origin`: measured, published, or predicted, where default is NCCL by its own
     formula, best the quicker of it and our kernels, and `gpus` names those that take part.
+    `best_ranks_equal`: whether all ranks got best's result bit for bit; null where nothing was checked.
     """
 
     world: int
@@ -52,6 +53,7 @@ class ReportRow:
     reason: str
     origin: Origin
     gpus: tuple[str, ...] | None = None
+    best_ranks_equal: bool | None = None
 
 
 def row_of(v: Verdict, origin: Origin) -> ReportRow:
@@ -87,6 +89,7 @@ def row_of(v: Verdict, origin: Origin) -> ReportRow:
         status=v.status,
         reason=v.reason,
         origin=origin,
+        best_ranks_equal=v.best.check.bitwise_equal if v.best and v.best.check else None,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from arfloor import rundir
 from arfloor.core.cases import Case
 from arfloor.core.libraries import is_untouched
-from arfloor.report import card, html, libraries, model, text
+from arfloor.report import card, html, libraries, model, rows, text
 from tests.synthetic import Kind, gpu_world, write_run
 
 SIZES = (8192, 65536, 262144, 1048576)
@@ -119,6 +119,12 @@ def test_all_formats_show_the_map_the_libraries_and_the_mark(report):
     assert "By library at 256 KiB, us: peer auto" in pasted
     assert "mscclpp packet-tuned" in pasted
     assert "(untouched 6.6" in pasted
+
+
+def test_json_says_where_a_winners_ranks_differ(report):
+    found = {(r.path, r.nbytes): r.best_ranks_equal for r in rows.rows(report)}
+    assert found["peer", 8192] is False
+    assert found["peer", 262144] is True
 
 
 def test_variants_refused_for_one_reason_are_one_line(report):
