@@ -128,11 +128,7 @@ def candidates(facts: Facts, nbytes: int, known: Plan | None = None) -> tuple[Pl
     made = [rule_of_thumb(facts, nbytes)]
     if facts.world > 2:
         made += [family(n, facts, nbytes) for n in families(facts)]
-        made += [
-            fitted(replace(family(n, facts, nbytes), lookahead=1), facts, nbytes, w, 2)
-            for n in ("line128-two", "line512-two")
-            for w in (4, 8)
-        ]
+        made += list(_many(facts, nbytes))
     elif facts.path == "peer":
         made += list(_peer_pair(facts, nbytes))
     else:
@@ -140,6 +136,24 @@ def candidates(facts: Facts, nbytes: int, known: Plan | None = None) -> tuple[Pl
         near = tuple(round(pace * factor) for factor in NEAR)
         made += list(_host_pair(facts, nbytes, near if pace else PACES))
     return _valid(made, facts)
+
+
+def _many(facts: Facts, nbytes: int) -> Iterable[Plan]:
+    """Of three ranks and more. A rank reads several times what it writes over the host, and both phases of a
+    two-shot use both directions, so tiles sent ahead of those waited for keep the ways busy; short messages
+    are all latency, and with a lag fewer polls are in the way of what they wait for."""
+    two = [Plan(protocol="line", line=n, shot=2) for n in (128, 512)]
+    yield from (fitted(replace(p, lookahead=1), facts, nbytes, w, 2) for p in two for w in (4, 8))
+    if facts.path == "peer":
+        return
+    yield from (fitted(replace(two[1], lookahead=a), facts, nbytes, 8, r) for a, r in ((1, 4), (2, 4)))
+    if nbytes < 1 << 19:
+        one = Plan(protocol="line", line=512, lookahead=1)
+        yield from (fitted(one, facts, nbytes, w, r) for w, r in ((4, 2), (4, 3), (8, 4)))
+    if nbytes <= 1 << 15:
+        for front in (Plan(protocol="line", line=128), Plan(protocol="ll")):
+            yield fitted(front, facts, nbytes, 4)
+            yield replace(fitted(front, facts, nbytes, 2), lag=250)
 
 
 def _peer_pair(facts: Facts, nbytes: int) -> Iterable[Plan]:

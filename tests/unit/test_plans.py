@@ -164,6 +164,18 @@ def test_candidates_exist_fit_the_gpu_and_can_be_built(
     assert families(facts)
 
 
+@pytest.mark.parametrize("world", [3, 4])
+def test_many_ranks_try_sending_ahead_over_the_host(world: int) -> None:
+    facts = Facts(path="host", world=world, multiprocessors=132)
+    for nbytes in (8192, 262144, 1 << 20):
+        found = candidates(facts, nbytes)
+        assert len(found) <= 24  # a tuning of many ranks takes a few seconds a size, no more
+        assert {p.shot for p in found} >= {1, 2}
+        assert any(p.lookahead for p in found if p.shot == 2)
+    ahead = [p for p in candidates(facts, 262144) if p.shot == 1 and p.lookahead]
+    assert len({(p.blocks, p.threads) for p in ahead}) >= 3
+
+
 def test_a_plan_that_sometimes_collapses_or_minds_late_ranks_is_not_preferred() -> None:
     together = {
         "steady": [10.0] * 8,
