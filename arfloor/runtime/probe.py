@@ -24,14 +24,14 @@ def see_what_runs(bench: Any, writer: Writer, rows: Sequence[BlockPlan], log: Pa
             # the library reads these at its first use, which comes later in this process
             os.environ.update(backend.probe_environment(log.with_name(f"{log.name}-{name}.log")))
     for row in rows:
-        bench.progress.line("phase", name="probe of what runs", deadline_s=bench.timeout_s)
-        found: list[RanRecord] = []
         for variant in dict.fromkeys((c.backend, c.variant, c.path) for c in row.cases):
+            # a deadline each: a grid's first block makes dozens of communicators
+            bench.progress.line("phase", name="probe of what runs", deadline_s=bench.timeout_s)
             cases = [c for c in row.cases if (c.backend, c.variant, c.path) == variant]
             ran = _probe(bench, cases[0])
-            found += [RanRecord(case_id=c.id, ran=ran) for c in cases if ran is not None]
-        if bench.rank == 0:
-            writer.ran(found)
+            # at once: what is known stays known when a later variant hangs
+            if bench.rank == 0 and ran is not None:
+                writer.ran([RanRecord(case_id=c.id, ran=ran) for c in cases])
 
 
 def _probe(bench: Any, case: Case) -> Ran | None:

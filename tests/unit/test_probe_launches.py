@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from arfloor import rundir
 from arfloor.core.cases import Case, Machine, Ran
 from arfloor.core.plan import PROBE_LAUNCH, Offer, RunPlan, describe, make_plan, without_done
@@ -79,7 +81,11 @@ class OneRank:
         self.progress = self
         self.backends = {"fake": backend}
 
-    def line(self, *_: Any, **__: Any) -> None: ...
+        self.deadlines = 0
+
+    def line(self, kind: str, **_: Any) -> None:
+        self.deadlines += kind == "phase"
+
     def all_gather(self, value: Any) -> list[Any]:
         return [value]
 
@@ -108,3 +114,25 @@ def test_what_was_seen_is_kept_for_every_mode_of_a_case(tmp_path: Path, monkeypa
     assert set(seen) == expected
     assert len(expected) == 2
     assert {r.predicted_us for r in seen.values()} == {3.0}
+
+
+class Hangs(Fake):
+    """Never comes back from its third variant."""
+
+    def probe(self, case: Case, group: Any) -> Ran | None:
+        if case.variant == "third":
+            raise KeyboardInterrupt
+        return Ran(algorithm=case.variant, source="log")
+
+
+def test_every_variant_has_a_deadline_of_its_own_and_what_was_seen_before_a_hang_is_kept(
+    tmp_path: Path,
+) -> None:
+    variants = ("first", "second", "third")
+    offers = [Offer(backend="fake", variant=name, path="peer", probes=True) for name in variants]
+    launch = make_plan(Recipe(sizes=(1024,)), MACHINE, offers, lambda case: None).launches[0]
+    bench = OneRank(Hangs())
+    with pytest.raises(KeyboardInterrupt):
+        see_what_runs(bench, rundir.Writer(tmp_path), launch.blocks, tmp_path / "probe")
+    assert bench.deadlines == 3
+    assert [r.algorithm for r in rundir.ran_by_case(tmp_path).values()] == ["first", "second"]
