@@ -35,6 +35,8 @@ CHANNELS = (1, 2, 4, 8, 16, 32)
 # NCCL chooses LL by itself up to 256 KiB, where `ring-ll-16ch` was within 2 %; at 512 KiB that was 5 %
 # faster. It is left to the grid, as is LL128, for the sake of the recipe's time.
 CONTENDERS = frozenset({"16ch", "ring-simple-8ch"})
+# over NVLink, Simple on 8 channels took twice the default's time up to 256 KiB and 1.3 times it at 4 MiB
+CONTENDERS_OF_NVLINK = frozenset({"16ch"})
 # a tree of two ranks is a ring with a longer way round
 CONTENDERS_OF_MANY = frozenset({"tree-ll"})
 
@@ -115,14 +117,18 @@ class Nccl:
         peer: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
         if not machine.facts.get("nvlink", False) and machine.facts.get("p2p", False):
             peer.append(("peer", P2P_ANYWHERE))
-        contenders = CONTENDERS if machine.world == 2 else CONTENDERS | CONTENDERS_OF_MANY
+        contenders = {"host": CONTENDERS, "peer": CONTENDERS}
+        if machine.facts.get("nvlink", False):
+            contenders["peer"] = CONTENDERS_OF_NVLINK
+        if machine.world > 2:
+            contenders = {path: found | CONTENDERS_OF_MANY for path, found in contenders.items()}
         return [
             Variant(
                 name=name,
                 path=path,
                 settings=settings,
                 default=name == "default" and settings != P2P_ANYWHERE,
-                contender=name == "default" or name in contenders,
+                contender=name == "default" or name in contenders[path],
             )
             for path, settings in peer
             for name in names(machine.world)

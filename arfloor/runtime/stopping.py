@@ -11,7 +11,7 @@ from arfloor.core.statistics import LEAST_ROUNDS, stop_reason
 ROUNDS = 8
 MOST_REPLAYS = 250
 # replays of a round that costs time before its first: of fewer, one disturbed replay decides the median
-LEAST_REPLAYS = 5
+LEAST_REPLAYS = 3
 # a case so slow that its least rounds would cost more than this many budgets stops early
 OVERDRAFT = 2.0
 

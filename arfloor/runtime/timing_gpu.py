@@ -233,6 +233,7 @@ def barrier_for(bench: Any, path: str) -> DeviceBarrier:
     return _BARRIERS[key]
 
 
+SECOND_EVERY = 3
 # seconds between two looks at the GPU's clocks
 _LOOK_S = 0.25
 
@@ -240,9 +241,10 @@ _LOOK_S = 0.25
 class _Gpu:
     """What the three modes share; see `arfloor.runtime.timing.Timer`. `before` runs before every replay.
 
-    The chains are built anew for every round, and replayed once before anything counts: what one capture
+    The first chain is built anew for every round, and replayed once before anything counts: what one capture
     happens to get (places of kernels and of their arguments) is sampled like any other noise, not taken for
-    the case's own, and no round begins with a host that has just done something else. `rebuild` turns that
+    the case's own, and no round begins with a host that has just done something else. The second chain, short
+    or empty, carries little of that noise, and is built anew every SECOND_EVERY rounds. `rebuild` turns both
     off, for comparisons on one captured graph.
     """
 
@@ -255,7 +257,7 @@ class _Gpu:
         self._barrier = barrier_for(bench, case.path)
         self._ordinal = int(bench.device.partition(":")[2])
         self._chains: tuple[Chain, Chain] | None = None
-        self._fresh = False
+        self._fresh, self._renewed = False, 0
         self._readings: list[health.Reading] = []
         self._looked = 0.0
         self.setup_s = 0.0
@@ -267,7 +269,10 @@ class _Gpu:
         """What disturbed the GPU while this case was timed, in words."""
         return health.marks_of(self._readings)
 
-    def _build(self) -> tuple[Chain, Chain]:
+    def _first(self) -> Chain:
+        raise NotImplementedError
+
+    def _second(self) -> Chain:
         raise NotImplementedError
 
     def warm_up(self) -> float:
@@ -290,9 +295,7 @@ class _Gpu:
         Nothing is exchanged. Raises BarrierTimeout when a rank did not come."""
         if self._chains is None or (self.rebuild and not self._fresh):
             began = time.perf_counter()
-            self.close()
-            self._chains = self._build()
-            self._replay(self._chains, ([], []))  # the first replay uploads the graph
+            self._renew()
             self.setup_s += time.perf_counter() - began
         self._fresh = False
         first: list[float] = []
@@ -302,6 +305,18 @@ class _Gpu:
         self._barrier.check()
         self._look()
         return (*first, *second)
+
+    def _renew(self) -> None:
+        old = self._chains
+        keep = old is not None and self._renewed % SECOND_EVERY != 0
+        for chain in old or ():
+            if not (keep and chain is old[1]):
+                chain.close()
+        self._chains = None  # a capture that raises leaves none
+        first = self._first()
+        self._chains = first, old[1] if keep else self._second()
+        self._renewed += 1
+        self._replay(self._chains, ([], []))  # the first replay uploads the graph
 
     def samples(self, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
         """See `arfloor.runtime.timing.Timer`."""
@@ -347,15 +362,17 @@ class _Gpu:
 class Graph(_Gpu):
     """Slope between CUDA graphs of FEW and MANY chained operations; see `chain_us`."""
 
+    rounds = 14
+
     def __init__(self, op: Op, case: Any, bench: Any) -> None:
         super().__init__(op, case, bench)
         self._few_us: list[float] = []  # of all rounds: one stalled replay moves no median
 
-    def _build(self) -> tuple[Chain, Chain]:
-        return (
-            Chain(self._op, MANY, self._barrier, graph=True),
-            Chain(self._op, FEW, self._barrier, graph=True),
-        )
+    def _first(self) -> Chain:
+        return Chain(self._op, MANY, self._barrier, graph=True)
+
+    def _second(self) -> Chain:
+        return Chain(self._op, FEW, self._barrier, graph=True)
 
     def _reduce(
         self, first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]
@@ -373,11 +390,11 @@ class Eager(Graph):
 
     rounds = 5
 
-    def _build(self) -> tuple[Chain, Chain]:
-        return (
-            Chain(self._op, MANY, self._barrier, graph=False),
-            Chain(self._op, FEW, self._barrier, graph=False),
-        )
+    def _first(self) -> Chain:
+        return Chain(self._op, MANY, self._barrier, graph=False)
+
+    def _second(self) -> Chain:
+        return Chain(self._op, FEW, self._barrier, graph=False)
 
 
 class Isolated(_Gpu):
@@ -387,11 +404,11 @@ class Isolated(_Gpu):
         super().__init__(op, case, bench)
         self._control_us: list[list[float]] = []  # a list a rank, of all rounds
 
-    def _build(self) -> tuple[Chain, Chain]:
-        return (
-            Chain(self._op, 1, self._barrier, graph=True),
-            Chain(None, 0, self._barrier, graph=True),
-        )
+    def _first(self) -> Chain:
+        return Chain(self._op, 1, self._barrier, graph=True)
+
+    def _second(self) -> Chain:
+        return Chain(None, 0, self._barrier, graph=True)
 
     def _reduce(
         self, first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]
