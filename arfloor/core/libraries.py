@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from arfloor.core.cases import Case, Result, record
 from arfloor.core.verdict import Compare, Comparison, default_result, is_correct
@@ -12,12 +13,14 @@ from arfloor.core.verdict import Compare, Comparison, default_result, is_correct
 @record
 class Library:
     """One backend in one group. `untouched`: its fastest correct case that nobody tuned (None: it has none);
-    `best`: its fastest correct case; `comparison`: the path's default over `best` (None: no such pair)."""
+    `best`: its fastest correct case; `comparison`: the path's default over `best` (None: no such pair);
+    `behind`: `best` over the fastest library's best (None: it is that one)."""
 
     backend: str
     untouched: Result | None
     best: Result
     comparison: Comparison | None
+    behind: Comparison | None = None
 
 
 def is_untouched(case: Case) -> bool:
@@ -45,7 +48,9 @@ def by_library(results: Iterable[Result], compare: Compare) -> tuple[Library, ..
     default = default_result(found)
     usable = default if default is not None and is_correct(default) else None
     made = [_library(name, members, usable, compare) for name, members in groups.items()]
-    return tuple(sorted(made, key=lambda library: _us(library.best)))
+    ordered = sorted(made, key=lambda library: _us(library.best))
+    behind = [replace(other, behind=compare(other.best, ordered[0].best)) for other in ordered[1:]]
+    return (*ordered[:1], *behind)
 
 
 def _library(backend: str, members: Sequence[Result], default: Result | None, compare: Compare) -> Library:

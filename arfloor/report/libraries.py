@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from arfloor.core import units
 from arfloor.core.cases import Result
 from arfloor.core.libraries import Library
-from arfloor.core.verdict import ratio_span
+from arfloor.core.verdict import Comparison, ratio_span
 from arfloor.report import phrases
 from arfloor.report.model import Report, Row, Section
 
@@ -78,22 +78,28 @@ def rows_of(section: Section) -> tuple[Row, ...]:
     return tuple(row for row in section.rows if row.nbytes in wanted and row.libraries)
 
 
-HEADER = ("size", "library", "untouched us", "best us", "which", "default / best", "ranks")
+HEADER = ("size", "library", "untouched us", "best us", "which", "default / best", "best / fastest", "ranks")
 
 
 def cells(library: Library) -> tuple[str, ...]:
-    """A library's cells after the size; `default / best` is paired by round, or says how it is not."""
+    """A library's cells after the size; ratios are paired by round, or say how they are not."""
     check = library.best.check
-    found = library.comparison
-    how = "" if found is None or found.pairing == "round" else f" ({found.pairing})"
     return (
         library.backend,
         phrases.latency(library.untouched),
         phrases.latency(library.best),
         "(untouched)" if library.best is library.untouched else phrases.which(library.best),
-        "" if found is None else f"{ratio_span(found.ratio)}{how}",
+        _paired(library.comparison),
+        _paired(library.behind),
         "" if check is None else "equal" if check.bitwise_equal else "differ",
     )
+
+
+def _paired(found: Comparison | None) -> str:
+    """A ratio with its interval, and the pairing where it is not the best there is."""
+    if found is None:
+        return ""
+    return ratio_span(found.ratio) + ("" if found.pairing == "round" else f" ({found.pairing})")
 
 
 def line(row: Row) -> str:

@@ -94,6 +94,8 @@ def test_every_library_has_its_untouched_and_its_best_paired_with_the_default(re
     assert packets.best.case.variant == "packet-tuned"
     assert packets.comparison.pairing == "round"
     assert packets.comparison.ratio.value == pytest.approx(12.9 / 5.62, rel=0.05)
+    assert packets.behind.ratio.value == pytest.approx(5.62 / 3.37, rel=0.05)
+    assert by_name["peer"].behind is None
     assert by_name["peer"].untouched is None
     assert by_name["nccl"].untouched.case.variant == "default"
 
