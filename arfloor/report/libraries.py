@@ -88,7 +88,7 @@ def cells(library: Library) -> tuple[str, ...]:
         library.backend,
         phrases.latency(library.untouched),
         phrases.latency(library.best),
-        "(untouched)" if library.best is library.untouched else phrases.which(library.best),
+        phrases.which(library.best).removeprefix(library.backend).strip() or "default",
         _paired(library.comparison),
         _paired(library.behind),
         "" if check is None else "equal" if check.bitwise_equal else "differ",
