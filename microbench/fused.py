@@ -35,9 +35,11 @@ from gpu_ranks import interleaved_us, join
 from arfloor.backends import tune
 from arfloor.backends.fused import AddRmsNorm, FusedReducer, RowReducer, Rows
 from arfloor.backends.ours import OursError, Reducer
+from arfloor.core import fused as epilogue
 from arfloor.core.fused import by_row, by_row_flaw
 from arfloor.core.plans import parse
 from arfloor.core.statistics import median_estimate
+from arfloor.core.tuning import family
 from arfloor.runtime.timing_gpu import barrier_for
 from arfloor.runtime.verify_norm import expected, wrong
 
@@ -193,6 +195,7 @@ def right(ranks: Any, forms: Forms) -> list[str]:
 
 
 def tuned(ranks: Any, nbytes: int) -> str:
+    """The tuned plan; where that has no fused form (two-shot, of many ranks), a one-shot by rule."""
     choice = tune.choose(
         ranks.group,
         path=ranks.path,
@@ -201,7 +204,12 @@ def tuned(ranks: Any, nbytes: int) -> str:
         nbytes=nbytes,
         barrier=barrier_for(ranks, ranks.path),
     )
-    return choice.plan.name
+    why = epilogue.flaw(choice.plan)
+    if not why:
+        return choice.plan.name
+    facts = tune.facts_of(ranks.path, ranks.world, ranks.rank)
+    ranks.say(f"     tuned to {choice.plan.name}, but {why}; a one-shot plan by rule is measured instead")
+    return family("line128", facts, nbytes).name
 
 
 def main() -> None:
