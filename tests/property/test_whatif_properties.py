@@ -160,7 +160,8 @@ def test_a_wider_input_never_narrows_the_answer(situation, factor, which):
         for answer in ("gain", "tok_s"):
             a, b = getattr(narrow.stages[-1], answer).estimate, getattr(wide.stages[-1], answer).estimate
             assert b.value == pytest.approx(a.value, rel=1e-9)
-            slack = 1e-9 * max(1.0, abs(a.value))
+            # an answer that bends near an end of an input may move in by a hair: see whatif.uncertainty
+            slack = 1e-9 * max(1.0, abs(a.value)) + 1e-3 * (a.hi - a.lo)
             assert b.lo <= a.lo + slack
             assert b.hi >= a.hi - slack
 

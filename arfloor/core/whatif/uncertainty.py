@@ -3,8 +3,9 @@
 The answer is computed once with every input at its value, then twice more per input with that one
 moved to either end of its interval. The deviations of independent inputs add in quadrature (the
 numerical form of JCGM 100:2008, 5.1.2; also known as Kragten's method). It is exact where the answer
-is linear, deterministic, and cannot narrow when an input's interval widens, because the answers here
-are monotone in each input.
+is linear, deterministic, and does not narrow when an input's interval widens where the answer is monotone
+in that input. Several interventions together can bend it near an end (a part that reaches 0 stops there):
+then an answer's end can move in by some 1e-4 of the interval's width.
 """
 
 from __future__ import annotations
