@@ -50,6 +50,7 @@ class Watch:
 
     block: Callable[[dict[str, Any]], None] = lambda line: None
     note: Callable[[str], None] = lambda text: None
+    event: Callable[..., None] = lambda **fields: None
     failures: list[str] = field(default_factory=list)
 
 
@@ -135,6 +136,7 @@ class Driver:
         try:
             # their imports take cores: all must be over before anything is measured
             self._spares.wait(until=lambda: self._signals.seen)
+            self._watch.event(event="ready", spares=len(self._spares))
             state = self._feed(state, sup.Begin(now=time.monotonic()))
             while state.phase != "finished":
                 time.sleep(POLL_S)
@@ -240,6 +242,14 @@ class Driver:
 
     def _start(self, action: sup.Start) -> None:
         job, launch, attempt = self._job, action.launch, action.attempt
+        self._watch.event(
+            event="launch",
+            index=launch.index,
+            launch=launch.launch,
+            attempt=attempt,
+            settings=dict(launch.settings),
+            probe=launch.probe,
+        )
         if attempt:
             rundir.drop_incomplete(job.root, self._ranks.rank)
         mpi = launch.launcher == "mpiexec"

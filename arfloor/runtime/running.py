@@ -81,7 +81,7 @@ def carry_out(
     writer.event(at=_now(), event="start", ranks=ranks.world, launcher=ranks.place.launcher)
     show = Show(plan.blocks, plan.estimate_s)
     done = list(manifest.blocks_done)
-    watch = Watch(note=show.note)
+    watch = Watch(note=show.note, event=lambda **fields: writer.event(at=_now(), **fields))
 
     def block(line: dict[str, Any]) -> None:
         done.append(f"{line['block']}@{line['launch']}")

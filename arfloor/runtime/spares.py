@@ -30,6 +30,7 @@ COUNT = "ARFLOOR_SPARE_WORKERS"
 """Variable that says how many spares a rank starts; 0 turns them off."""
 USUAL = 6  # two probes of what runs, and two launches of two settings each
 READY_S = 60.0
+_DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 WAIT = "--wait"
 
 # What workers on GPUs import at their first use. None of it makes a context or starts a thread.
@@ -53,7 +54,7 @@ def wanted(env: Mapping[str, str], *, gpus: bool | None = None) -> int:
     """
     with contextlib.suppress(KeyError, ValueError):
         return max(0, int(env[COUNT]))
-    there = Path("/proc/driver/nvidia/version").exists() if gpus is None else gpus
+    there = any(map(Path.exists, _DRIVER)) if gpus is None else gpus
     return USUAL if there else 0
 
 

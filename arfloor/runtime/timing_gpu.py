@@ -366,7 +366,10 @@ class Graph(_Gpu):
 
     def __init__(self, op: Op, case: Any, bench: Any) -> None:
         super().__init__(op, case, bench)
-        self._few_us: list[float] = []  # of all rounds: one stalled replay moves no median
+        # ranks that reduce together have one chain; the slowest of several groups decides, as of ranks
+        self._groups: tuple[tuple[int, ...], ...] = case.groups or (tuple(range(bench.group.world)),)
+        # of all rounds, a list a group: one stalled replay moves no median
+        self._few_us: list[list[float]] = [[] for _ in self._groups]
 
     def _first(self) -> Chain:
         return Chain(self._op, MANY, self._barrier, graph=True)
@@ -377,8 +380,12 @@ class Graph(_Gpu):
     def _reduce(
         self, first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]
     ) -> tuple[tuple[float, ...], ...]:
-        self._few_us.extend(chain_us(second))
-        return (slopes_us(chain_us(first), self._few_us, MANY, FEW),) * len(first)
+        found: dict[int, tuple[float, ...]] = {}
+        for members, few_us in zip(self._groups, self._few_us, strict=True):
+            few_us.extend(chain_us([second[rank] for rank in members]))
+            slopes = slopes_us(chain_us([first[rank] for rank in members]), few_us, MANY, FEW)
+            found |= dict.fromkeys(members, slopes)
+        return tuple(found[rank] for rank in range(len(first)))
 
 
 class Eager(Graph):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arfloor import rundir
-from arfloor.runtime.spares import COUNT, Spares
+from arfloor.runtime.spares import COUNT, Spares, wanted
 from tests.multiprocess.test_sweep import ROOT, once, recipe, statuses, sweep, torchrun  # noqa: F401
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -29,6 +29,14 @@ def cpu_seconds(pid):
 
 def threads(pid):
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("env", "gpus", "count"),
+    [({}, False, 0), ({}, True, 6), ({COUNT: "2"}, False, 2), ({COUNT: "x"}, True, 6)],
+)
+def test_spares_are_for_gpus_unless_asked_for(env, gpus, count):
+    assert wanted(env, gpus=gpus) == count
 
 
 def test_a_spare_that_is_ready_uses_no_core_and_ends_with_its_supervisor(monkeypatch):
@@ -72,7 +80,9 @@ def test_a_sweep_with_spares_measures_the_same_cases(tmp_path, recipe):  # noqa:
     assert {status for status, _ in statuses(run).values()} == {"ok"}
     assert {r.launch for r in run.records} == {0, 1}
     lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-    assert lines[-1]["event"] == "end"
+    assert [x["event"] for x in lines if x["event"] != "block"] == [
+        *("start", "ready", "launch", "launch", "end")
+    ]
     assert lines[-1]["failures"] == []
 
 

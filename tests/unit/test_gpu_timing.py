@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,6 +117,29 @@ def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
 
     on_all_ranks(WORLD, action)
     assert len(gpus.captures) == 2 * WORLD
+
+
+def test_of_groups_that_reduce_at_the_same_time_the_slowest_decides(monkeypatch):
+    Gpus(monkeypatch)
+    row = make_row(["one"], mode="graph", offered=("graph",))
+    case = replace(row.cases[0], devices=("cuda:0", "cuda:1", "cuda:2", "cuda:3"), groups=((0, 1), (2, 3)))
+    timer = timing_gpu.Graph(Op(), case, Rank(world=4))
+    fast, slow = [420.0, 100.0], [580.0, 132.0]  # 10 and 14 us an operation
+    late = [492.0, 114.4]  # a rank of the fast group that waited for something else
+    assert timer.samples([fast, late, slow, slow]) == ((10.0,), (10.0,), (14.0,), (14.0,))
+
+
+class Op:
+    slots = 4
+
+
+class Rank:
+    """As much of a bench as a timer keeps."""
+
+    rank, device = 0, "cuda:0"
+
+    def __init__(self, world):
+        self.world, self.group = world, self
 
 
 def test_the_last_rank_decides_over_an_isolated_operation(tmp_path, monkeypatch):
