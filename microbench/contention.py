@@ -35,7 +35,8 @@ from arfloor.backends.ours import Reducer
 from arfloor.core.cases import Primitive
 from arfloor.core.plans import parse
 from arfloor.core.statistics import median_estimate
-from arfloor.runtime.timing_gpu import Events, barrier_for, capture_stream, side_stream
+from arfloor.runtime.chains import Events, capture_stream, side_stream
+from arfloor.runtime.timing_gpu import barrier_for
 
 NBYTES, REPLAYS, LEAST_US = 1 << 18, 15, 600.0
 BLOCKS = (8, 16, 33, 66, 131)

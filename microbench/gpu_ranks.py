@@ -14,7 +14,7 @@ from arfloor.backends.peer import Peer
 from arfloor.core.cases import Case, Estimate
 from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.core.statistics import median_estimate
-from arfloor.runtime import timing_gpu, verify
+from arfloor.runtime import chains, timing_gpu, verify
 from arfloor.runtime.group import TorchGroup
 
 TIMERS = {"graph": timing_gpu.Graph, "eager": timing_gpu.Eager, "isolated": timing_gpu.Isolated}
@@ -116,7 +116,7 @@ def interleaved_us(
     torch.cuda.synchronize()
     counts = (timing_gpu.MANY, timing_gpu.FEW)
     chains = {
-        name: [timing_gpu.Chain(_Op(run, slots), n, barrier, graph=True) for n in counts]
+        name: [chains.Chain(_Op(run, slots), n, barrier, graph=True) for n in counts]
         for name, run in runs.items()
     }
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in runs}

@@ -26,7 +26,8 @@ from gpu_ranks import GpuRank, join
 from arfloor.backends.nccl import Nccl
 from arfloor.core.cases import Case
 from arfloor.runtime.barrier import DeviceBarrier
-from arfloor.runtime.timing_gpu import FEW, MANY, Chain
+from arfloor.runtime.chains import Chain
+from arfloor.runtime.timing_gpu import FEW, MANY
 
 SIZES = [8 << 10, 256 << 10]
 SETTLES_US = [0.0, 50.0, 150.0]

@@ -27,8 +27,9 @@ from arfloor.core.shared_uplink import calibrate, predict_us, rig_of, uplink_of
 from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.primitives import gpu
 from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
+from arfloor.runtime.chains import Chain, side_stream
 from arfloor.runtime.slabs import host_slab
-from arfloor.runtime.timing_gpu import FEW, MANY, Chain, barrier_for, side_stream
+from arfloor.runtime.timing_gpu import FEW, MANY, barrier_for
 
 SIZES = (64 << 10, 256 << 10, 1 << 20)  # of four ranks
 TWO_RANKS = (*SIZES, 2 << 20, 4 << 20)  # what one link carries for four ranks of 1 MiB lies within

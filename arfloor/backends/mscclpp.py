@@ -374,7 +374,8 @@ def _times(op: MscclppOp, case: Case, group: Group, grids: Sequence[tuple[int, i
     import torch
 
     from arfloor.runtime.barrier import DeviceBarrier
-    from arfloor.runtime.timing_gpu import FEW, MANY, Chain
+    from arfloor.runtime.chains import Chain
+    from arfloor.runtime.timing_gpu import FEW, MANY
 
     torch.cuda.synchronize()
     barrier = DeviceBarrier(group, "peer", device=torch.cuda.current_device())

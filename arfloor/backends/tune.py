@@ -14,6 +14,7 @@ from typing import Any
 from arfloor.backends.ours import OursError, Reducer
 from arfloor.core.cases import ITEMSIZE, Machine, Path
 from arfloor.core.plans import Plan, parse
+from arfloor.core.slopes import slopes_us
 from arfloor.core.tuning import (
     Facts,
     Tuned,
@@ -25,8 +26,8 @@ from arfloor.core.tuning import (
     typical,
 )
 from arfloor.runtime.barrier import DeviceBarrier
+from arfloor.runtime.chains import Chain, current_stream
 from arfloor.runtime.slabs import Exchange
-from arfloor.runtime.timing_gpu import Chain, current_stream, slopes_us
 
 FEW, MANY, SLOTS = 8, 40, 4
 QUICK, LONG = 6, 18

@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from arfloor.core.cases import Path, Primitive
+from arfloor.core.slopes import slopes_us
 from arfloor.core.statistics import median_estimate
 from arfloor.primitives.gpu_patterns import Pattern, Stream, ends, patterns, rates_gbps
 from arfloor.runtime import health
 from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
+from arfloor.runtime.chains import Chain, side_stream
 from arfloor.runtime.jit import Function, checked, compile_cubin, device_arch, read_sources
 from arfloor.runtime.slabs import Slab, SlabError, slab
-from arfloor.runtime.timing_gpu import Chain, side_stream, slopes_us
 
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 REPEATS = 9

@@ -10,7 +10,7 @@ from arfloor import rundir
 from arfloor.core.cases import Samples
 from arfloor.core.recipe import BadInput
 from arfloor.core.redact import redact_env, redact_text
-from arfloor.runtime import agree, machine, mpi_launch, ranks, stopping, timing_gpu
+from arfloor.runtime import agree, chains, machine, mpi_launch, ranks, stopping
 from arfloor.runtime.machine import kernel_version
 from arfloor.runtime.progress import Progress, Tail
 from tests.unit.test_rundir import write_run
@@ -212,14 +212,14 @@ def test_side_streams_are_neither_the_captured_one_nor_each_other(monkeypatch):
     monkeypatch.setitem(
         sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(Stream=lambda: next(handed)))
     )
-    for cached in (timing_gpu.capture_stream, timing_gpu.side_stream):
+    for cached in (chains.capture_stream, chains.side_stream):
         cached.cache_clear()
     try:
-        captured = timing_gpu.capture_stream().cuda_stream
+        captured = chains.capture_stream().cuda_stream
         next(handed), next(handed)  # others took some meanwhile: the captured one is next
-        found = [timing_gpu.side_stream(i).cuda_stream for i in (0, 1)]
+        found = [chains.side_stream(i).cuda_stream for i in (0, 1)]
         assert len({captured, *found}) == 3
-        assert [timing_gpu.side_stream(i).cuda_stream for i in (0, 1)] == found
+        assert [chains.side_stream(i).cuda_stream for i in (0, 1)] == found
     finally:
-        for cached in (timing_gpu.capture_stream, timing_gpu.side_stream):
+        for cached in (chains.capture_stream, chains.side_stream):
             cached.cache_clear()
