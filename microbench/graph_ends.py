@@ -1,18 +1,16 @@
-"""What do the ends of a graph cost?
+"""What does a captured operation of NCCL cost, and how does it depend on what the graph did before?
 
     torchrun --standalone --nproc-per-node=2 microbench/graph_ends.py
     NCCL_GRAPH_MIXING_SUPPORT=0 torchrun --standalone --nproc-per-node=2 microbench/graph_ends.py
 
 Chains of 8 and 40 of NCCL's all-reduces in a CUDA graph, timed by events on every rank behind the device
-barrier. At the beginning: the barrier lets the ranks go at once, or after 50 or 150 us, in which the GPU can
-fetch what follows. At the end: the last event ends the graph, or an empty kernel stands behind it; NCCL
+barrier, which lets the ranks go at once, or after 50 or 150 us, in which the GPU can fetch what follows. NCCL
 leaves an event of its own in the graph with every call (unless NCCL_GRAPH_MIXING_SUPPORT=0, which asks the
 program never to have two graphs in flight), so the graph has branches. Last, the same graph after itself.
 
-What to look for: readings in two heaps, `late` being the share of the upper one and `gap` how far it lies
-above the lower. It is seen on one rank and not on the other in the same replay, so it is no part of an
-all-reduce. If 150 us leave one heap, it was the fetching; if the kernel does, it was the end. `behind` is
-what a graph adds when another follows: growing with the chain, it is a cost that programs pay.
+What to look for: (chain of 40 - chain of 8) / 32, the cost of one more operation, by the time the graph had
+waited; readings in two heaps, `late` being the share of the upper one and `gap` how far it lies above the
+lower. `behind` is what a graph adds when another follows.
 """
 
 from __future__ import annotations
@@ -54,22 +52,20 @@ def heaps(readings: list[float], gap_us: float) -> str:
     return f"{lower:>9.1f} {len(upper) / len(readings):>6.2f} {gap:>6.1f}"
 
 
-def study(
-    ranks: GpuRank, case: Case, count: int, barrier: DeviceBarrier, settle_us: float, tailed: bool
-) -> None:
+def study(ranks: GpuRank, case: Case, count: int, barrier: DeviceBarrier, settle_us: float) -> None:
     """One line a rank: both heaps, and what the same graph takes when the next one follows."""
     op = Nccl().prepare(case, ranks.group, 4)
     readings: list[float] = []
     followed: list[float] = []
     for _ in range(CAPTURES):
-        chain = Chain(op, count, barrier, graph=True, tailed=tailed)
+        chain = Chain(op, count, barrier, graph=True)
         chain.replay_us()
         ranks.group.barrier()
         readings += [chain.replay_us() for _ in range(REPLAYS)]
         followed.append(behind_us(chain))
         chain.close()
     line = f"{heaps(readings, 0.9 * count)} {statistics.median(followed) - statistics.median(readings):>8.1f}"
-    name = f"{case.nbytes:>9} {count:>4} {settle_us:>7.0f} {'kernel' if tailed else 'event':>7}"
+    name = f"{case.nbytes:>9} {count:>4} {settle_us:>7.0f}"
     for rank, shown in enumerate(ranks.group.all_gather(line)):
         ranks.say(f"{name} {rank:>5} {shown}")
     op.close()
@@ -78,7 +74,7 @@ def study(
 def main() -> None:
     ranks = join()
     ranks.say(f"NCCL default, {ranks.world} GPUs, path {ranks.path}, bfloat16, us")
-    ranks.say("     size  ops settles ends in  rank     lower   late    gap   behind")
+    ranks.say("     size  ops settles  rank     lower   late    gap   behind")
     barriers = {
         us: DeviceBarrier(ranks.group, ranks.path, device=ranks.rank, settle_us=us) for us in SETTLES_US
     }
@@ -91,9 +87,8 @@ def main() -> None:
             dtype="bfloat16",
             mode="graph",
         )
-        for settle_us, tailed in itertools.product(SETTLES_US, (False, True)):
-            for count in (FEW, MANY):
-                study(ranks, case, count, barriers[settle_us], settle_us, tailed)
+        for settle_us, count in itertools.product(SETTLES_US, (FEW, MANY)):
+            study(ranks, case, count, barriers[settle_us], settle_us)
     ranks.leave()
 
 

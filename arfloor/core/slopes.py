@@ -7,16 +7,8 @@ from collections.abc import Sequence
 
 
 def chain_us(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """The time of a chain in each replay, from every rank's (rank, replay), in us: the least over the ranks.
-
-    No operation of a chain ends on one rank before all ranks have entered it, so a chain begins with the last
-    rank and ends everywhere within one operation, which the slope cancels. A rank that saw a longer time than
-    another waited for something that is no part of it: before its first operation for a rank whose graph was
-    not ready, or after its last one. Chains of NCCL's operations did so in every second replay, each rank by
-    itself, by about 1.8 us times the operations in the graph (docs/measurements.md): too much for a maximum
-    over ranks, or for a median over few replays of one rank.
-    """
-    return tuple(min(at) for at in zip(*rows, strict=True))
+    """The time of a chain in each replay, from every rank's (rank, replay), in us: the slowest rank's."""
+    return tuple(max(at) for at in zip(*rows, strict=True))
 
 
 def slopes_us(many_us: Sequence[float], few_us: Sequence[float], many: int, few: int) -> tuple[float, ...]:

@@ -6,8 +6,8 @@ import contextlib
 from functools import lru_cache
 from typing import Any, Protocol
 
-from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
-from arfloor.runtime.jit import Launch, checked
+from arfloor.runtime.barrier import DeviceBarrier
+from arfloor.runtime.jit import checked
 
 
 class TimingError(Exception):
@@ -90,28 +90,8 @@ def captured_nodes(stream: int) -> int:
     return int(checked(runtime.cudaGraphGetNodes(info[2]))[1])
 
 
-def tail() -> Launch:
-    """An empty kernel behind the end event of a graph, on the current device.
-
-    A library may leave ends of its own in a graph, as NCCL does with an event a call; the graph then has
-    branches, and a node at the very end of one might have to wait for another's. With a node behind it, the
-    end event stands in the middle of the chain, as the first event does.
-    """
-    import torch
-
-    return _tail(torch.cuda.current_device())
-
-
-@lru_cache(maxsize=16)
-def _tail(device: int) -> Launch:
-    launch: Launch = empty_kernel(device).bind(1, 32)
-    return launch
-
-
 class Chain:
     """[barrier, event, `count` operations, event] as a CUDA graph, or launched by the host.
-
-    A graph that is `tailed` ends with an empty kernel behind the last event; see `tail`.
 
     `least_nodes`: how many nodes the operations must have left in the graph (default: one each).
     """
@@ -124,11 +104,9 @@ class Chain:
         *,
         graph: bool,
         least_nodes: int | None = None,
-        tailed: bool = True,
     ) -> None:
         self._op, self._count, self._barrier = op, count, barrier
-        self._tailed = graph and tailed
-        self._least_nodes = 3 + self._tailed + (count if least_nodes is None else least_nodes)
+        self._least_nodes = 3 + (count if least_nodes is None else least_nodes)
         self._events = Events()
         self._graph: Any = None
         if graph:
@@ -146,14 +124,11 @@ class Chain:
             assert self._op is not None
             self._op.run(i % self._op.slots)
         self._events.record(self._events.end, stream, captured=captured)
-        if self._tailed:
-            tail().launch(stream)
 
     def _capture(self) -> Any:
         import torch
 
         graph = torch.cuda.CUDAGraph()
-        tail()  # loaded before the capture
         torch.cuda.synchronize()
         # not torch.cuda.graph(), which collects Python's garbage at every capture
         with torch.cuda.stream(capture_stream()):
@@ -167,7 +142,7 @@ class Chain:
                     graph.capture_end()
                 raise
             graph.capture_end()
-        if nodes < self._least_nodes:  # barrier, two events, the tail, and at least a node an operation
+        if nodes < self._least_nodes:  # barrier, two events, and at least a node an operation
             raise TimingError(
                 f"the captured graph holds {nodes} nodes for {self._count} operations: "
                 "the operation does not run on torch's current stream, so it was not captured"

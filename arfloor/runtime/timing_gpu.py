@@ -7,9 +7,8 @@
 `eager`      the same slope with the operations launched one by one by the host.
 `isolated`   one operation behind the barrier, less a control that holds the barrier and events only.
 
-A sample is one value a replay. Of an isolated operation each rank has its own, and the statistics take the
-maximum over ranks: a reduce is over when the last rank has its result. Of a chain all ranks have the same:
-see `arfloor.core.slopes.chain_us`.
+A sample is one value a replay and rank; the statistics take the maximum over ranks: a reduce is over when the
+last rank has its result.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from arfloor.core.slopes import chain_us, less_control_us, slopes_us
+from arfloor.core.slopes import less_control_us, slopes_us
 from arfloor.runtime import health
 from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.chains import Chain, Op
@@ -26,10 +25,6 @@ from arfloor.runtime.slabs import SlabError
 
 FEW, MANY = 8, 40
 
-
-# Longer than the barrier's own: the arguments of NCCL's kernels make its graphs far larger than ours, and
-# chains of 40 of them had a rank late by 65 to 86 us
-SETTLE_US = 100.0
 _BARRIERS: dict[tuple[str, str], DeviceBarrier] = {}
 
 
@@ -42,7 +37,7 @@ def barrier_for(bench: Any, path: str) -> DeviceBarrier:
     if key not in _BARRIERS:
         ordinal = int(bench.device.partition(":")[2])
         try:
-            _BARRIERS[key] = DeviceBarrier(bench.group, key[0], device=ordinal, settle_us=SETTLE_US)
+            _BARRIERS[key] = DeviceBarrier(bench.group, key[0], device=ordinal)
         except SlabError:  # on every rank alike
             if key[0] == "host":
                 raise
@@ -177,16 +172,14 @@ class _Gpu:
 
 
 class Graph(_Gpu):
-    """Slope between CUDA graphs of FEW and MANY chained operations; see `chain_us`."""
+    """Slope between CUDA graphs of FEW and MANY chained operations, on each rank."""
 
     rounds = 14
 
     def __init__(self, op: Op, case: Any, bench: Any) -> None:
         super().__init__(op, case, bench)
-        # ranks that reduce together have one chain; the slowest of several groups decides, as of ranks
-        self._groups: tuple[tuple[int, ...], ...] = case.groups or (tuple(range(bench.group.world)),)
-        # of all rounds, a list a group: one stalled replay moves no median
-        self._few_us: list[list[float]] = [[] for _ in self._groups]
+        # of all rounds, a list a rank: one stalled replay moves no median
+        self._few_us: list[list[float]] = [[] for _ in range(bench.group.world)]
 
     def _first(self) -> Chain:
         return Chain(self._op, MANY, self._barrier, graph=True)
@@ -197,12 +190,9 @@ class Graph(_Gpu):
     def _reduce(
         self, first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]
     ) -> tuple[tuple[float, ...], ...]:
-        found: dict[int, tuple[float, ...]] = {}
-        for members, few_us in zip(self._groups, self._few_us, strict=True):
-            few_us.extend(chain_us([second[rank] for rank in members]))
-            slopes = slopes_us(chain_us([first[rank] for rank in members]), few_us, MANY, FEW)
-            found |= dict.fromkeys(members, slopes)
-        return tuple(found[rank] for rank in range(len(first)))
+        for seen, new in zip(self._few_us, second, strict=True):
+            seen.extend(new)
+        return tuple(slopes_us(many, few, MANY, FEW) for many, few in zip(first, self._few_us, strict=True))
 
 
 class Eager(Graph):

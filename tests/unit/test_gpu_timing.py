@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from arfloor.core.slopes import chain_us, slopes_us
-from arfloor.core.statistics import latency
+from arfloor.core.slopes import chain_us
 from arfloor.runtime import stopping, timing_gpu
 from arfloor.runtime.health import Reading
 from arfloor.runtime.measure import measure_block
@@ -18,27 +15,23 @@ from tests.unit.test_measure import WORLD, make_bench, make_row
 from tests.unit.threads import Summing, on_all_ranks
 
 EACH_US = 10.0  # one operation, in every chain of every rank
-END_US = 1.8  # an operation's share of what the end of a graph costs in every second replay
 
 
 class Gpus:
-    """Virtual GPUs. A chain of n operations takes 20 us + n EACH_US; the end of it is late by n END_US in
-    every second replay of each rank, at random."""
+    """Virtual GPUs. A chain of n operations takes 20 us + n EACH_US, on rank r n r `late_us` more."""
 
-    def __init__(self, monkeypatch, end_us=END_US):
-        self.end_us, self.captures, self.replays = end_us, [], []
+    def __init__(self, monkeypatch, late_us=0.0):
+        self.late_us, self.captures, self.replays = late_us, [], []
         gpus = self
 
         class Chain:
             def __init__(self, op, count, barrier, *, graph, least_nodes=None):
                 self.rank, self.count = op.group.rank if op is not None else 0, count
-                self.random = np.random.default_rng([self.rank, count, len(gpus.captures)])
                 gpus.captures.append((self.rank, count))
 
             def replay_us(self):
                 gpus.replays.append((self.rank, self.count))
-                late = self.count * gpus.end_us * self.random.integers(2)
-                return 20 + self.count * EACH_US + late
+                return 20 + self.count * (EACH_US + self.rank * gpus.late_us)
 
             def close(self):
                 pass
@@ -64,27 +57,18 @@ def measured(tmp_path, mode):
     return on_all_ranks(WORLD, action)
 
 
-@pytest.mark.parametrize("end_us", [0.0, END_US])
-def test_ranks_that_are_late_by_themselves_do_not_move_a_slope(tmp_path, monkeypatch, end_us):
-    Gpus(monkeypatch, end_us)
+def test_the_slowest_rank_decides_and_every_ranks_readings_are_kept(tmp_path, monkeypatch):
+    Gpus(monkeypatch, late_us=0.8)
     found = measured(tmp_path, "graph")
     result = found[0][0].results[0]
     assert result.status == "ok"
-    assert result.latency.value == pytest.approx(EACH_US, rel=0.01)
-    # a chain's samples are the same on every rank: the largest over ranks, taken later, is that sample
-    assert len({tuple(s.us for s in samples) for _, samples in found}) == 1
-    assert latency(found[1][1]).value == pytest.approx(EACH_US, rel=0.01)
+    own = [statistics.median(us for s in samples for us in s.us) for _, samples in found]
+    assert own == [pytest.approx(EACH_US + rank * 0.8, rel=0.001) for rank in range(WORLD)]
+    assert result.latency.value == pytest.approx(own[-1], rel=0.001)
 
 
-def test_the_maximum_over_ranks_would_have_been_moved(tmp_path):
-    random = np.random.default_rng(0)
-    late = random.integers(2, size=(2, 2, 40)) * END_US  # chain, rank, replay
-    many = 40 * (EACH_US + late[0])
-    few = 8 * (EACH_US + late[1])
-    slowest = [slopes_us(list(many[r]), list(few[r]), 40, 8) for r in (0, 1)]
-    assert statistics.median(np.max(slowest, axis=0)) > 1.1 * EACH_US
-    joint = slopes_us(chain_us(many.tolist()), chain_us(few.tolist()), 40, 8)
-    assert statistics.median(joint) == pytest.approx(EACH_US)
+def test_chains_are_as_long_as_on_the_slowest_rank():
+    assert chain_us([[1.0, 5.0, 3.0], [2.0, 4.0, 3.0]]) == (2.0, 5.0, 3.0)
 
 
 def test_every_round_has_graphs_of_its_own_and_the_pilot_those_of_the_warm_up(tmp_path, monkeypatch):
@@ -119,16 +103,6 @@ def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
     assert len(gpus.captures) == 2 * WORLD
 
 
-def test_of_groups_that_reduce_at_the_same_time_the_slowest_decides(monkeypatch):
-    Gpus(monkeypatch)
-    row = make_row(["one"], mode="graph", offered=("graph",))
-    case = replace(row.cases[0], devices=("cuda:0", "cuda:1", "cuda:2", "cuda:3"), groups=((0, 1), (2, 3)))
-    timer = timing_gpu.Graph(Op(), case, Rank(world=4))
-    fast, slow = [420.0, 100.0], [580.0, 132.0]  # 10 and 14 us an operation
-    late = [492.0, 114.4]  # a rank of the fast group that waited for something else
-    assert timer.samples([fast, late, slow, slow]) == ((10.0,), (10.0,), (14.0,), (14.0,))
-
-
 class Op:
     slots = 4
 
@@ -143,7 +117,7 @@ class Rank:
 
 
 def test_the_last_rank_decides_over_an_isolated_operation(tmp_path, monkeypatch):
-    Gpus(monkeypatch, end_us=0.0)
+    Gpus(monkeypatch)
     base = timing_gpu.Chain.replay_us
     monkeypatch.setattr(
         timing_gpu.Chain, "replay_us", lambda chain: base(chain) + 3.0 * chain.rank * (chain.count > 0)
