@@ -1,15 +1,23 @@
-"""What do two ranks cost that share one uplink to the host, and does the topology model know it beforehand?
+"""What do two ranks cost that share one uplink to the host, and is it known beforehand?
 
     torchrun --standalone --nproc-per-node=2 microbench/shared_uplink.py
 
 Each process drives its own GPU and is two of the four ranks of an all-reduce through host memory. So two
-ranks write and read over one PCIe link, as GPUs behind one switch do. First the links are probed and the
-same kernels timed between two ranks, one a GPU. From these alone `arfloor.core.shared_uplink` predicts four
-ranks. Only then are the four ranks run: every result compared bit for bit before and after, latencies as
-slopes between CUDA graphs of 8 and 40 reduces behind the device barrier.
+ranks write and read over one PCIe link, as GPUs behind one switch do. What is predicted uses only
+
+    the links, probed;
+    the same kernels between two ranks, one a GPU: what the link carries both ways, and what a start costs;
+    two such pairs side by side, that have nothing to do with each other: what a start costs where two
+    kernels share a GPU.
+
+From these `arfloor.core.polls` plays four ranks event by event; the predictions are printed. Only then are
+the four ranks run: every result compared bit for bit before and after, latencies as slopes between CUDA
+graphs of 8 and 40 reduces behind the device barrier.
 
 What to look for: ratios within 15 %. In one-shot a rank reads three messages and writes one, so two ranks
-read six times the message over one link, which is then busy one way; two-shot reads half as much.
+read six times the message over one link, which is then busy one way; two-shot reads half as much. "wires" is
+what the links alone need; the rest are starts, ways of flags, sends that leave one direction idle, and
+polls in vain.
 """
 
 from __future__ import annotations
@@ -23,16 +31,18 @@ from gpu_ranks import GpuRank, join
 from arfloor.backends.ours import Endpoint, OursError, kernel
 from arfloor.core.patterns import Model
 from arfloor.core.plans import Plan, ceil_div, extent, layout
-from arfloor.core.shared_uplink import calibrate, predict_us, rig_of, uplink_of
+from arfloor.core.polls import Job, KernelCosts, Played, calibrate, play, start_of
+from arfloor.core.shared_uplink import Uplink, rig_of, timing, uplink_of
 from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.primitives import gpu
-from arfloor.runtime.barrier import DeviceBarrier, empty_kernel
+from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.chains import Chain, side_stream
 from arfloor.runtime.slabs import host_slab
 from arfloor.runtime.timing_gpu import FEW, MANY, barrier_for
 
-SIZES = (64 << 10, 256 << 10, 1 << 20)  # of four ranks
-TWO_RANKS = (*SIZES, 2 << 20, 4 << 20)  # what one link carries for four ranks of 1 MiB lies within
+SIZES = tuple(64 << 10 << k for k in range(5))  # of four ranks
+TWO_RANKS = (64 << 10, 256 << 10, 1 << 20)
+PAIRS = (64 << 10, 128 << 10)  # small, where a start matters
 SHOTS = {"one-shot": 1, "two-shot": 2}
 SLOTS, REPLAYS, SPIN_S = 4, 25, 1.0
 
@@ -50,9 +60,11 @@ def plan_for(shape: str, world: int, nbytes: int) -> Plan:
 
 
 class Ranks:
-    """`count` ranks of this process's GPU, each with a stream, counters and `SLOTS` payloads of its own."""
+    """`count` ranks of this process's GPU, each with a stream, counters and `SLOTS` payloads of its own.
 
-    def __init__(self, ranks: GpuRank, plan: Plan, nbytes: int, count: int) -> None:
+    `side`: streams from this one on."""
+
+    def __init__(self, ranks: GpuRank, plan: Plan, nbytes: int, count: int, side: int) -> None:
         world, numel = count * ranks.world, nbytes // 2
         self._function = kernel(plan, world, "bfloat16", "host", ranks.rank)
         room = torch.cuda.get_device_properties(ranks.rank).multi_processor_count
@@ -67,7 +79,7 @@ class Ranks:
         for rank in range(1, world):
             total += terms[:, rank].float()
         self._right = total.bfloat16().cuda()
-        self.streams = [side_stream(k) for k in range(count)]
+        self.streams = [side_stream(side + k) for k in range(count)]
         self._ends, self._kept, self.operations = [], [], []
         for rank in range(ranks.rank * count, (ranks.rank + 1) * count):
             end = Endpoint(
@@ -135,23 +147,53 @@ def timed(ranks: GpuRank, barrier: DeviceBarrier, streams: Sequence, launches: S
     return statistics.median(slopes_us(many, few, MANY, FEW))
 
 
-def reduce_us(ranks: GpuRank, barrier: DeviceBarrier, shape: str, nbytes: int, count: int) -> float:
-    """Latency in us of an all-reduce of `count` ranks a GPU, verified before and after."""
-    plan = plan_for(shape, count * ranks.world, nbytes)
-    made = Ranks(ranks, plan, nbytes, count)
+def reduce_us(ranks: GpuRank, barrier: DeviceBarrier, job: Job) -> float:
+    """Latency in us of an all-reduce in every group of a job at once, verified before and after."""
+    count = job.world // ranks.world
+    made = [Ranks(ranks, job.plan, job.nbytes, count, count * k) for k in range(job.groups)]
     us = 0.0
     for attempt in range(2):
         ranks.group.barrier()
         try:
-            problem = f"{wrong} wrong elements" if (wrong := made.wrong()) else ""
+            wrong = sum(group.wrong() for group in made)
+            problem = f"{wrong} wrong elements" if wrong else ""
         except OursError as error:
             problem = str(error)
         if problems := [p for p in ranks.group.all_gather(problem) if p]:
-            raise SystemExit(f"{plan.name}, {count} ranks a GPU, {nbytes} B: {'; '.join(problems)}")
+            raise SystemExit(f"{job.plan.name}, {count} ranks a GPU, {job.nbytes} B: {'; '.join(problems)}")
         if attempt == 0:
-            us = timed(ranks, barrier, made.streams, made.operations)
-    made.close()
+            streams = [stream for group in made for stream in group.streams]
+            operations = [bound for group in made for bound in group.operations]
+            us = timed(ranks, barrier, streams, operations)
+    for group in made:
+        group.close()
     return us
+
+
+def job_of(shape: str, world: int, nbytes: int, groups: int = 1) -> Job:
+    return Job(plan=plan_for(shape, world, nbytes), world=world, nbytes=nbytes, groups=groups)
+
+
+def measured(
+    ranks: GpuRank, barrier: DeviceBarrier, jobs: Sequence[Job], what: str
+) -> list[tuple[Job, float]]:
+    """Time jobs and say what they took."""
+    points = [(job, reduce_us(ranks, barrier, job)) for job in jobs]
+    for shape, number in SHOTS.items():
+        row = [f"{job.nbytes >> 10} KiB {us:.2f}" for job, us in points if job.plan.shot == number]
+        ranks.say(f"{shape}, {what}, us: {'  '.join(row)}")
+    return points
+
+
+def predicted(ranks: GpuRank, jobs: Sequence[Job], uplink: Uplink, costs: KernelCosts) -> list[Played]:
+    """Play the jobs, every process its share of them."""
+    mine = []
+    for k in range(ranks.rank, len(jobs), ranks.world):
+        operations, seeds = (8, 4) if jobs[k].nbytes <= 256 << 10 else (5, 2)
+        played = play(jobs[k], uplink, costs, operations=operations, seeds=seeds)
+        mine.append([k, played.us, played.in_vain])
+    everything = sorted(row for part in ranks.group.all_gather(mine) for row in part)
+    return [Played(us=us, in_vain=in_vain) for _, us, in_vain in everything]
 
 
 def main() -> None:
@@ -159,26 +201,28 @@ def main() -> None:
     if ranks.world != 2:
         raise SystemExit(f"expected two processes, found {ranks.world}")
     barrier = barrier_for(ranks, "host")
-    empty = [[empty_kernel(ranks.rank).bind(1, 32)] for _ in range(2)]
-    streams = [side_stream(k) for k in range(2)]
-    launch = [timed(ranks, barrier, streams[:n], empty[:n]) for n in (1, 2)]
     uplink = uplink_of(gpu.measure(ranks, budget_s=4.0, paths=("host",)))
-    ranks.say(f"graph node {launch[0]:.2f} us, side by side {launch[1]:.2f}; {uplink}")
-    one, two = (Model(rig_of(uplink, gpus=2, ranks_a_gpu=n)) for n in (1, 2))
-    predicted = {}
-    for shape in SHOTS:
-        points = [(nbytes, reduce_us(ranks, barrier, shape, nbytes, 1)) for nbytes in TWO_RANKS]
-        costs = calibrate(one, shape, launch[0], points)
-        ranks.say(f"{shape}, two ranks, us: {'  '.join(f'{n >> 10} KiB {us:.2f}' for n, us in points)}")
-        ranks.say(
-            f"  a round costs {costs.round_us:.2f} us, the wire {costs.wire_factor:.3f} times the probes'"
-        )
-        for nbytes in SIZES:
-            predicted[shape, nbytes] = predict_us(two, shape, nbytes, launch[1], costs)
-    ranks.say("four ranks, two a GPU      predicted us  measured us  measured / predicted")
-    for (shape, nbytes), us in predicted.items():
-        measured = reduce_us(ranks, barrier, shape, nbytes, 2)
-        ranks.say(f"{shape:<9} {nbytes >> 10:>6} KiB  {us:>20.2f}  {measured:>11.2f}  {measured / us:>20.3f}")
+    ranks.say(f"{uplink}")
+    apart = measured(ranks, barrier, [job_of(s, 2, n) for s in SHOTS for n in TWO_RANKS], "two ranks")
+    pairs = measured(ranks, barrier, [job_of(s, 2, n, 2) for s in SHOTS for n in PAIRS], "two pairs at once")
+    uplink, alone = calibrate(uplink, apart)
+    costs = max(alone, start_of(uplink, alone, pairs), key=lambda c: c.start_us)
+    ranks.say(
+        f"both ways {uplink.both_gbps:.1f} GB/s; from one operation to the next {alone.start_us:.2f} us, "
+        f"where two kernels share a GPU {costs.start_us:.2f}"
+    )
+    jobs = [job_of(shape, 4, nbytes) for shape in SHOTS for nbytes in SIZES]
+    model = Model(rig_of(uplink, gpus=2, ranks_a_gpu=2))
+    expected = predicted(ranks, jobs, uplink, costs)
+    names = [f"{shape:<9} {nbytes >> 10:>6} KiB" for shape in SHOTS for nbytes in SIZES]
+    ranks.say("four ranks, two a GPU, predicted: us, polls in vain, wires alone")
+    for name, job, played in zip(names, jobs, expected, strict=True):
+        wires = timing(model, "one-shot" if job.plan.shot == 1 else "two-shot", job.nbytes).wire_us
+        ranks.say(f"{name}  {played.us:>8.2f}  {played.in_vain:>4.0%}  {wires:>8.2f}")
+    ranks.say("measured: us, measured / predicted")
+    for name, job, played in zip(names, jobs, expected, strict=True):
+        us = reduce_us(ranks, barrier, job)
+        ranks.say(f"{name}  {us:>8.2f}  {us / played.us:>6.3f}")
     ranks.leave()
 
 

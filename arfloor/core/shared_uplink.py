@@ -1,25 +1,21 @@
-"""Several ranks behind one GPU's uplink to the host: what the topology model says of an all-reduce of theirs.
+"""Several ranks behind one GPU's uplink to the host: what its wires need for an all-reduce of theirs.
 
 Each uplink is three links in a row: within the GPU (as good as free), the wire (what one direction alone
 carries), and a bridge whose capacity reads, their requests and writes share, so that both directions at
 once get what both were measured to get. Flows of the ranks then share it by max-min fairness
-(`arfloor.core.flows`), like the switches and ports of any described box.
+(`arfloor.core.flows`), like the switches and ports of any described box. What ranks do to each other by
+polling too early is not in it: `arfloor.core.polls`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-from scipy.optimize import nnls
-
 from arfloor.core.cases import Node, Primitive, record
 from arfloor.core.patterns import Model, Timing, phases
 from arfloor.core.rates import latency_of, usable
 from arfloor.core.rig import RIG_SCHEMA, Figure, Link, Rig
 from arfloor.core.topology import READ_REQUEST_SHARE
-
-ROUNDS = {"one-shot": 1, "two-shot": 2}
 
 
 @record
@@ -54,14 +50,19 @@ def uplink_of(primitives: Iterable[Primitive]) -> Uplink:
 
 
 def _rate(probes: Sequence[Primitive], access: str, patterns: Sequence[str]) -> float | None:
-    """The best size's rate of the slowest GPU in the first pattern that was probed."""
+    """The slowest GPU's rate in the first pattern that was probed, at its largest message.
+
+    Four ranks read six messages over a link: what it carries in a burst it does not go on carrying.
+    """
     for active in patterns:
-        best: dict[tuple[str, str], float] = {}
-        for p in probes:
-            if (p.kind, p.engine, p.access, p.active) == ("stream", "sm", access, active) and p.estimate:
-                best[p.src, p.dst] = max(best.get((p.src, p.dst), 0.0), p.estimate.value)
-        if best:
-            return min(best.values())
+        found = [
+            (p.nbytes, p.estimate.value)
+            for p in probes
+            if (p.kind, p.engine, p.access, p.active) == ("stream", "sm", access, active) and p.estimate
+        ]
+        if found:
+            largest = max(nbytes for nbytes, _ in found)
+            return min(rate for nbytes, rate in found if nbytes == largest)
     return None
 
 
@@ -108,29 +109,3 @@ def _figure(value: float, unit: str) -> Figure:
 def timing(model: Model, shape: str, nbytes: int) -> Timing:
     """A shape of the host path (`one-shot`, `two-shot`) among all ranks of a rig, without launch."""
     return model.time(shape, phases(model, shape, model.rig.gpus, "host", nbytes), "host")
-
-
-@record
-class KernelCosts:
-    """What a kernel was measured to cost beyond its schedule: us a round, and a factor on the wire."""
-
-    round_us: float
-    wire_factor: float
-
-
-def calibrate(model: Model, shape: str, launch_us: float, points: Sequence[tuple[int, float]]) -> KernelCosts:
-    """Fit (bytes, us) of one shape by least squares on relative residuals. Raises ValueError below three."""
-    if len(points) < 3:
-        raise ValueError(f"calibrate: expected at least 3 sizes, found {len(points)}")
-    timed = [timing(model, shape, nbytes) for nbytes, _ in points]
-    measured = np.array([us for _, us in points])
-    known = np.array([launch_us + t.us for t in timed])
-    columns = np.array([[ROUNDS[shape], t.wire_us] for t in timed])
-    found, _ = nnls(columns / measured[:, None], (measured - known) / measured)
-    return KernelCosts(round_us=float(found[0]), wire_factor=1 + float(found[1]))
-
-
-def predict_us(model: Model, shape: str, nbytes: int, launch_us: float, costs: KernelCosts) -> float:
-    """Latency in us of one all-reduce among all ranks of a rig."""
-    t = timing(model, shape, nbytes)
-    return launch_us + t.latency_us + ROUNDS[shape] * costs.round_us + t.wire_us * costs.wire_factor

@@ -1,10 +1,10 @@
-"""Ranks that share an uplink to the host: rates by hand, and kernels' costs carried over."""
+"""Ranks that share an uplink to the host: rates by hand."""
 
 import pytest
 from by_hand import probe
 
 from arfloor.core.patterns import Model
-from arfloor.core.shared_uplink import KernelCosts, Uplink, calibrate, predict_us, rig_of, timing, uplink_of
+from arfloor.core.shared_uplink import Uplink, rig_of, timing, uplink_of
 
 UPLINK = Uplink(write_gbps=53.0, read_gbps=50.0, both_gbps=36.0, flag_us=1.8)
 
@@ -30,19 +30,6 @@ def test_two_ranks_a_gpu_read_six_messages_over_one_link():
     assert bridge < two.wire_us < 5 * (1 << 20) / 50e3
 
 
-def test_costs_of_two_ranks_are_recovered_and_carried_over():
-    costs = KernelCosts(round_us=0.9, wire_factor=1.2)
-    for shape in ("one-shot", "two-shot"):
-        points = [(n, predict_us(model(1), shape, n, 0.6, costs)) for n in (1 << k for k in range(16, 23))]
-        found = calibrate(model(1), shape, 0.6, points)
-        assert (found.round_us, found.wire_factor) == (pytest.approx(0.9), pytest.approx(1.2))
-        with pytest.raises(ValueError, match="at least 3"):
-            calibrate(model(1), shape, 0.6, points[:2])
-    # launch, flag, a round, and the wire of six messages at 1.2
-    expected = 0.8 + 1.8 + 0.9 + 1.2 * 6 * 262144 / 50e3
-    assert predict_us(model(2), "one-shot", 262144, 0.8, costs) == pytest.approx(expected, rel=1e-3)
-
-
 def test_the_uplink_is_the_slowest_gpus_and_says_what_was_not_probed():
     def stream(rate, access, active, gpu):
         ends = {"src": gpu, "dst": "host"} if access == "write" else {"src": "host", "dst": gpu}
@@ -56,5 +43,8 @@ def test_the_uplink_is_the_slowest_gpus_and_says_what_was_not_probed():
         uplink_of(probes)
     probes += [stream(36.0, "read", "all", g) for g in ("cuda:0", "cuda:1")]
     assert uplink_of(probes) == UPLINK
+    # a burst does not count: the largest message does
+    burst = probe("stream", 60.0, access="read", active="all_one_way", src="host", dst="cuda:1", nbytes=1)
+    assert uplink_of([*probes, burst]) == UPLINK
     with pytest.raises(ValueError, match="flags"):
         uplink_of(probes[1:])
