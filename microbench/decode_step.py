@@ -242,7 +242,8 @@ def main() -> None:
     kept = [one_batch(ranks, weights, batch, others, args.rounds) for batch in batches]
     if args.json and ranks.rank == 0:
         args.json.write_text(
-            json.dumps({"world": ranks.world, "path": ranks.path, "batches": kept}, indent=1)
+            json.dumps({"world": ranks.world, "path": ranks.path, "batches": kept}, indent=1),
+            encoding="utf-8",
         )
     ranks.leave()
 

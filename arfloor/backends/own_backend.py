@@ -77,16 +77,17 @@ class OwnBackend:
         ordinal = torch.cuda.current_device() if device.index is None else device.index
         mine = subgroup(group, case)
         with torch.cuda.device(ordinal):
-            plan = self._plan(case, mine, ordinal)
+            plan = self._plan(case, mine, group, ordinal)
             return PreparedReduce(case, mine, slots, plan, ordinal)
 
-    def _plan(self, case: Case, group: Any, device: int) -> Plan:
+    def _plan(self, case: Case, group: Any, whole: Group, device: int) -> Plan:
+        """The plan of a case that `group` reduces; equal on all ranks of `whole`, the worker's group."""
         from arfloor.backends import tune
         from arfloor.runtime.barrier import DeviceBarrier
 
         if case.variant == "auto":
             key = (self.path, group.world, case.dtype, case.nbytes)
-            found = group.broadcast(kept.read().get(_name(key)))
+            found = whole.broadcast(kept.read().get(_name(key)))
             if key not in _CHOSEN and found is not None:
                 _CHOSEN[key] = parse(found)
             if key not in _CHOSEN:
@@ -95,6 +96,7 @@ class OwnBackend:
                 try:
                     choice = tune.choose(
                         group,
+                        whole=whole,
                         path=self.path,
                         device=device,
                         dtype=case.dtype,
@@ -108,7 +110,7 @@ class OwnBackend:
                 if not _between(key):
                     _SEARCHED.add(key)
                 _CHOSEN[key] = choice.plan
-                if group.rank == 0:
+                if whole.rank == 0:
                     kept.add(_name(key), choice.plan.name)
                     kept.note(choice.record(key[:3], time.monotonic() - begun))
             return _CHOSEN[key]
@@ -179,10 +181,6 @@ class SubGroup:
         """Every member's value; all groups of the worker must call it together."""
         everyone = self._group.all_gather(value)
         return [everyone[rank] for rank in self._members]
-
-    def broadcast(self, value: Any) -> Any:
-        """The first member's value."""
-        return self.all_gather(value)[0]
 
 
 def subgroup(group: Group, case: Case) -> Any:

@@ -134,16 +134,19 @@ def choose(
     barrier: DeviceBarrier,
     known: Plan | None = None,
     brief: bool = False,
+    whole: Exchange | None = None,
 ) -> Choice:
     """The fastest correct plan for messages of `nbytes`. Collective; about a second.
 
+    `whole`: where several groups reduce at the same time, the ranks of all of them, which then choose one
+    plan by the slowest rank of all; groups that chose apart would try different plans, and hang.
     `known`: what won at another size, the same on all ranks: see `arfloor.core.tuning.candidates`.
     `brief`: a size near one that was searched in full: no plans between the candidates, two finalists, and
     one capture of each; about a third of the time.
     Raises OursError on every rank when no plan gives right results on all of them.
     """
     facts = facts_of(path, group.world, device)
-    bench = _Bench(group, path, device, dtype, nbytes, barrier)
+    bench = _Bench(group, whole or group, path, device, dtype, nbytes, barrier)
     try:
         together, apart = bench.both(candidates(facts, nbytes, known), QUICK)
         for closer in () if brief else (repaced, refined):
@@ -199,8 +202,16 @@ class _Bench:
     """Times plans for one message; keeps what it set up until closed."""
 
     def __init__(
-        self, group: Exchange, path: Path, device: int, dtype: str, nbytes: int, barrier: DeviceBarrier
+        self,
+        group: Exchange,
+        whole: Exchange,
+        path: Path,
+        device: int,
+        dtype: str,
+        nbytes: int,
+        barrier: DeviceBarrier,
     ) -> None:
+        self._whole = whole
         self._group, self._path, self._device, self._dtype = group, path, device, dtype
         self._nbytes, self._barrier = nbytes, barrier
         self._ready: dict[str, _Slots | None] = {}
@@ -218,8 +229,8 @@ class _Bench:
         )
         numel = self._nbytes // ITEMSIZE[self._dtype]
         slots = _Slots(reducer, self._group, self._device, self._dtype, numel)
-        self._group.barrier()
-        if not all(self._group.all_gather(slots.right())):
+        self._whole.barrier()
+        if not all(self._whole.all_gather(slots.right())):
             reducer.close()
             self._ready[plan.name] = None
             return
@@ -261,7 +272,7 @@ class _Bench:
             if (slots := self._ready[plan.name]) is not None
         }
         mine: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in chains}
-        self._group.barrier()
+        self._whole.barrier()
         for replay in range(replays + 1):
             for name, pair in chains.items():
                 times = [chain.replay_us() for chain in pair]
@@ -272,7 +283,7 @@ class _Bench:
             for chain in pair:
                 chain.close()
         self._barrier.check()
-        everyone = self._group.all_gather(mine)
+        everyone = self._whole.all_gather(mine)
         slowest = {
             name: [
                 [max(at) for at in zip(*(rank[name][i] for rank in everyone), strict=True)] for i in (0, 1)
@@ -284,7 +295,7 @@ class _Bench:
     def verified(self, plan: Plan) -> bool:
         """Whether a plan, after all that timing, still gives right results on every rank."""
         slots = self._ready[plan.name]
-        return all(self._group.all_gather(slots is not None and slots.right()))
+        return all(self._whole.all_gather(slots is not None and slots.right()))
 
     def close(self) -> None:
         for slots in self._ready.values():

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arfloor.runtime.ranks import own_environment
+from arfloor.runtime.ranks import NO_MULTICAST, own_environment
 
 COUNT = "ARFLOOR_SPARE_WORKERS"
 """Variable that says how many spares a rank starts; 0 turns them off."""
@@ -81,7 +81,10 @@ class Spares:
         return len(self._waiting)
 
     def wait(self, *, until: Callable[[], bool] = lambda: False, timeout_s: float = READY_S) -> None:
-        """Return when every spare is ready or has ended, when `until` says so, or after `timeout_s`."""
+        """Return when every spare is ready or has ended, when `until` says so, or after `timeout_s`.
+
+        One that is not ready by then is ended: it would go on importing while others measure.
+        """
         end = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             for process in self._waiting:
@@ -89,9 +92,12 @@ class Spares:
                     selector.register(process.stdout, selectors.EVENT_READ, process)  # type: ignore[arg-type]
             while selector.get_map() and time.monotonic() < end and not until():
                 for key, _ in selector.select(timeout=0.1):
-                    if os.read(key.fd, 64):  # nothing: it ended, and `take` passes it over
+                    if os.read(key.fd, 64):  # nothing: it ended
                         self._ready.add(key.data.pid)
                     selector.unregister(key.fileobj)
+        for process in [p for p in self._waiting if p.pid not in self._ready]:
+            _end(process)
+            self._waiting.remove(process)
 
     def keep(self, count: int) -> None:
         """End the spares beyond `count`."""
@@ -153,5 +159,6 @@ def await_order(modules: Sequence[str]) -> str | None:
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
-    os.environ.update({name: value for name, value in order["settings"] if name != "launcher"})
+    # as `own_environment`, of which the settings were not known when this process started
+    os.environ.update({name: value for name, value in order["settings"] if name != "launcher"} | NO_MULTICAST)
     return str(order["plan"])

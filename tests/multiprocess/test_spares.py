@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -53,6 +55,33 @@ def test_a_spare_that_is_ready_uses_no_core_and_ends_with_its_supervisor(monkeyp
         spares.close()
     assert len(spares) == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_spare_that_is_not_ready_in_time_is_ended(tmp_path, monkeypatch):
+    (tmp_path / "slow_import.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(tmp_path)]))
+    spares = Spares(1, rank=0, modules=("slow_import",))
+    (process,) = spares._waiting
+    spares.wait(timeout_s=0.5)
+    assert process.returncode == -signal.SIGKILL
+    assert len(spares) == 0
+    assert spares.take(tmp_path / "x", tmp_path / "log", ()) is None
+
+
+def test_an_order_cannot_turn_multicast_on(tmp_path, monkeypatch):
+    order = {"plan": "P", "log": str(tmp_path / "log"), "settings": [["NCCL_NVLS_ENABLE", "1"], ["A_B", "2"]]}
+    code = "import os; from arfloor.runtime import spares; spares.await_order([]); print(dict(os.environ))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(order) + "\n",
+        text=True,
+        capture_output=True,
+        timeout=30,
+    )
+    assert run.returncode == 0, run.stderr
+    told = (tmp_path / "log").read_text()
+    assert "'NCCL_NVLS_ENABLE': '0'" in told
+    assert "'A_B': '2'" in told
 
 
 def test_a_spare_that_died_is_passed_over(tmp_path):

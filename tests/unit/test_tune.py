@@ -33,6 +33,8 @@ class World:
             base = 10.0 + 0.2 * abs(plan.pace - 27) - 0.1 * (plan.window > 0)
             if plan.pace < 27:
                 base = 9.0 if not apart else 30.0
+            if rank >= 2:  # a second group, whose link wants no pace
+                base = 40.0
         return base + 0.3 * rank
 
 
@@ -43,7 +45,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     class Reducer:
         def __init__(self, *, plan: Plan, group: ThreadGroup, **_: Any) -> None:
-            self.plan, self.rank = plan, group.rank
+            self.plan, self.rank = plan, getattr(group, "_group", group).rank
             with lock:
                 made.open += 1
 
@@ -149,6 +151,25 @@ def test_a_size_within_half_as_much_again_of_a_searched_one_is_searched_briefly(
     full = sorted(key[3] for key in own_backend._SEARCHED)
     assert full == [1024, 2048, 4096, 12288, 98304]
     assert not own_backend._between(("peer", 2, "bfloat16", 1536))
+
+
+def test_groups_that_reduce_at_the_same_time_choose_one_plan_together(world: World) -> None:
+    def choose(whole: ThreadGroup) -> tune.Choice:
+        mine = own_backend.SubGroup(whole, (0, 1) if whole.rank < 2 else (2, 3))
+        return tune.choose(
+            mine,
+            whole=whole,
+            path="host",
+            device=0,
+            dtype="bfloat16",
+            nbytes=NBYTES,
+            barrier=Barrier(),
+        )
+
+    answers = together(4, choose)
+    assert answers == 4 * answers[:1]
+    assert not answers[0].plan.pace  # ranks 0 and 1 alone would take a pace of 27
+    assert world.open == 0
 
 
 def test_when_nothing_is_right_every_rank_says_so(world: World) -> None:
