@@ -32,8 +32,7 @@ from arfloor.core.cases import Machine
 from arfloor.core.recipe import BadInput, Recipe, check_groups, parse_groups
 from arfloor.runtime import machine as machines
 from arfloor.runtime.ranks import Ranks, StoreLost, place
-from arfloor.runtime.spares import Spares
-from arfloor.runtime.spares import wanted as wanted_spares
+from arfloor.runtime.spares import Spares, started
 
 T = TypeVar("T")
 OK, BAD_INPUT, NOTHING, WRONG, INTERRUPTED = 0, 2, 4, 5, 130
@@ -256,7 +255,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"ranks: an all-reduce needs at least 2 ranks, found {where.world}; raise the count"
             )
         # first of all: they import torch while this process does
-        spares = Spares(0 if "--dry-run" in argv else wanted_spares(os.environ), where.rank)
+        spares = started(os.environ, where.rank, dry_run="--dry-run" in argv)
     except BadInput as error:
         print(f"arfloor: {error}", file=sys.stderr)
         return BAD_INPUT

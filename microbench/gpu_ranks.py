@@ -115,20 +115,20 @@ def interleaved_us(
             run(slot)
     torch.cuda.synchronize()
     counts = (timing_gpu.MANY, timing_gpu.FEW)
-    chains = {
+    built = {
         name: [chains.Chain(_Op(run, slots), n, barrier, graph=True) for n in counts]
         for name, run in runs.items()
     }
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in runs}
     for replay in range(replays + 2):
-        for name, pair in chains.items():
+        for name, pair in built.items():
             for chain, into in zip(pair, times[name], strict=True):
                 us = chain.replay_us()
                 if replay > 1:
                     into.append(us)
     barrier.check()
     everyone = ranks.group.all_gather(times)
-    for pair in chains.values():
+    for pair in built.values():
         for chain in pair:
             chain.close()
     joint = {n: [chain_us([rank[n][i] for rank in everyone]) for i in (0, 1)] for n in runs}

@@ -2,7 +2,10 @@
 
 NCCL reads NCCL_ALGO and NCCL_PROTO when a communicator is made, so one process holds a communicator
 a combination; channels go through the communicator's own configuration. Peer access is read once a
-process: NCCL_P2P_DISABLE and NCCL_P2P_LEVEL are `settings`, each with processes of its own.
+process: NCCL_P2P_DISABLE and NCCL_P2P_LEVEL are `settings`, each with processes of its own. So is
+NCCL_GRAPH_MIXING_SUPPORT=0 (variants `one-graph` and `16ch-one-graph`, in graphs only), which asks something
+of the program (`arfloor.core.demands`). Timing keeps to it: one graph is replayed at a time and waited for,
+and uncaptured calls (connecting, checking, warming up) are made while none is under way, and waited for.
 """
 
 from __future__ import annotations
@@ -20,10 +23,14 @@ from arfloor.backends.slots import TorchSlots
 from arfloor.core import nccl_log
 from arfloor.core.cases import Case, Machine, Ran, Settings, record
 from arfloor.core.cases import Path as Way
+from arfloor.core.demands import GRAPH_MIXING_OFF
 from arfloor.runtime import health
 
 P2P_OFF: Settings = (("NCCL_P2P_DISABLE", "1"),)
 P2P_ANYWHERE: Settings = (("NCCL_P2P_LEVEL", "SYS"),)
+ONE_GRAPH = "one-graph"
+# the default, and the channels that were best over a host bridge
+ONE_GRAPH_VARIANTS = (ONE_GRAPH, f"16ch-{ONE_GRAPH}")
 
 SUBSYSTEMS = "INIT,ENV,GRAPH,COLL,TUNING,P2P,SHM,NET"
 
@@ -43,11 +50,12 @@ CONTENDERS_OF_MANY = frozenset({"tree-ll"})
 
 @record
 class Plan:
-    """A variant's name taken apart: None means that NCCL chooses."""
+    """A variant's name taken apart: None means that NCCL chooses. `one_graph`: graph mixing is off."""
 
     algorithm: str | None = None
     protocol: str | None = None
     channels: int | None = None
+    one_graph: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
@@ -61,7 +69,7 @@ class Plan:
 
     @property
     def advice(self) -> str:
-        """What a user sets to get it, as shell assignments; empty for the default."""
+        """What a user sets beside its `settings` to get it, as shell assignments; empty for the default."""
         made = dict(self.environment)
         if self.channels:
             made |= {"NCCL_MIN_NCHANNELS": str(self.channels), "NCCL_MAX_NCHANNELS": str(self.channels)}
@@ -69,7 +77,17 @@ class Plan:
 
 
 def parse_variant(name: str) -> Plan:
-    """`default`, `16ch`, `ring-ll`, `ring-ll128-16ch`. Raises ValueError on anything else."""
+    """`default`, `16ch`, `ring-ll`, `ring-ll128-16ch`; `one-graph`, `16ch-one-graph`: with graph mixing off.
+
+    Raises ValueError on anything else.
+    """
+    if name == ONE_GRAPH:
+        return Plan(one_graph=True)
+    plain = name.removesuffix(f"-{ONE_GRAPH}")
+    return replace(_parse(plain), one_graph=True) if plain not in (name, "default") else _parse(name)
+
+
+def _parse(name: str) -> Plan:
     plan: dict[str, Any] = {}
     for part in [] if name == "default" else name.split("-"):
         if part in ALGORITHMS and not plan:
@@ -79,7 +97,9 @@ def parse_variant(name: str) -> Plan:
         elif part.endswith("ch") and part[:-2].isdecimal() and "channels" not in plan:
             plan["channels"] = int(part[:-2])
         else:
-            raise ValueError(f"nccl variant {name!r}: expected default, Nch, or algorithm-protocol[-Nch]")
+            raise ValueError(
+                f"nccl variant {name!r}: expected default, Nch, or algorithm-protocol[-Nch], [-]one-graph"
+            )
     return Plan(**plan)
 
 
@@ -111,7 +131,8 @@ class Nccl:
         return SUPPORTED
 
     def variants(self, machine: Machine) -> Sequence[Variant]:
-        """Both paths; peer access beyond one switch as a setting of its own where it changes anything."""
+        """Both paths; peer access beyond one switch as a setting of its own where it changes anything; graph
+        mixing off on both paths, for grids and recipes that name it."""
         if machine.device_kind != "cuda":
             return ()
         peer: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
@@ -122,7 +143,7 @@ class Nccl:
             contenders["peer"] = CONTENDERS_OF_NVLINK
         if machine.world > 2:
             contenders = {path: found | CONTENDERS_OF_MANY for path, found in contenders.items()}
-        return [
+        made = [
             Variant(
                 name=name,
                 path=path,
@@ -132,6 +153,18 @@ class Nccl:
             )
             for path, settings in peer
             for name in names(machine.world)
+        ]
+        mixing_off: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
+        return made + [
+            Variant(
+                name=name,
+                path=path,
+                settings=tuple(sorted((*GRAPH_MIXING_OFF, *settings))),
+                contender=False,
+                modes=("graph",),
+            )
+            for path, settings in mixing_off
+            for name in ONE_GRAPH_VARIANTS
         ]
 
     def prepare(self, case: Case, group: Group, slots: int) -> PreparedOp:
@@ -200,6 +233,8 @@ def _make(case: Case, group: Group) -> Any:
     import torch.distributed as dist
 
     plan = parse_variant(case.variant)
+    if plan.one_graph and any(os.environ.get(name) != value for name, value in GRAPH_MIXING_OFF):
+        raise NcclError(f"{case.variant} needs {GRAPH_MIXING_OFF[0][0]}=0 in the environment of the process")
     device = torch.device(case.devices[group.rank])
     with environment(plan.environment):
         options = _options(plan)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from arfloor.core.cases import record
+from arfloor.core.demands import GRAPH_MIXING
 
 Severity = Literal["problem", "warning", "note"]
 
@@ -92,6 +93,12 @@ _EFFECTS: tuple[Effect, ...] = (
     Effect(name="NCCL_CONF_FILE", severity="warning", effect="NCCL reads further variables from this file"),
     Effect(
         name="NCCL_NET_DISABLE_INTRA", severity="note", effect="keeps NCCL off the network inside a machine"
+    ),
+    Effect(
+        name="NCCL_GRAPH_MIXING_SUPPORT",
+        severity="warning",
+        effect=f"all-reduces in graphs are faster; supported {GRAPH_MIXING.condition}",
+        when=("0",),
     ),
     Effect(name="NCCL_LAUNCH_MODE", severity="note", effect="sets how NCCL launches kernels of several GPUs"),
     Effect(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from arfloor.core.cases import Case, Estimate, Path, Primitive, Result, record
+from arfloor.core.demands import demand_of
 from arfloor.core.floor import Term
 from arfloor.core.intervals import exact, quotient, scaled, total
 from arfloor.core.rates import RateTable, latency_of, usable
@@ -189,7 +190,7 @@ def _protocol(result: Result, wire: Estimate, probes: Sequence[Primitive], sched
 
 def _channels(result: Result, siblings: Sequence[Result]) -> Term | None:
     """What more channels gain with the same algorithm and protocol."""
-    ran = result.ran
+    ran, case = result.ran, result.case
     if ran is None or ran.channels is None or result.latency is None:
         return None
     best: Result | None = None
@@ -198,7 +199,7 @@ def _channels(result: Result, siblings: Sequence[Result]) -> Term | None:
             other.status == "ok"
             and other.latency is not None
             and other.ran is not None
-            and other.case.backend == result.case.backend
+            and (other.case.backend, other.case.settings) == (case.backend, case.settings)
             and (other.ran.algorithm, other.ran.protocol) == (ran.algorithm, ran.protocol)
             and (other.ran.channels or 0) > ran.channels
         )
@@ -251,6 +252,7 @@ def next_lever(
 ) -> Lever | None:
     """The best next step from `default`: its own settings first, then another backend, then the largest part.
 
+    A setting that asks something of a program (`arfloor.core.demands`) says what, and which one asks nothing.
     `advice` turns a case into what a user sets or calls. A step counts when its whole interval is
     faster than the default's. A setting that another backend beats says so. `paired`: default over case by
     case id, where they were compared round by round, which says more than their two medians do. None
@@ -269,6 +271,10 @@ def next_lever(
         ratio, best = max(own, key=lambda f: f[0].value)
         further = max(faster, key=lambda f: f[0].value)
         said = _setting(default, best, ratio, advice)
+        free = [f for f in own if demand_of(f[1].case) is None]
+        if free and demand_of(best.case):
+            less, plain = max(free, key=lambda f: f[0].value)
+            said += f" Of what asks nothing of a program: {_setting(default, plain, less, advice)}"
         if further[1] is not best:
             label, gain = short_label(further[1].case), f"{further[0].value:.2f}x"
             said += f" Beyond its settings, {label} measured {gain} faster: {advice(further[1].case)}."
@@ -289,6 +295,10 @@ def _setting(default: Result, best: Result, ratio: Estimate, advice: Callable[[C
     name = default.case.backend.upper() if default.case.backend == "nccl" else default.case.backend
     had, has = default.ran, best.ran
     gain = f"measured {ratio.value:.2f}x faster: set {advice(best.case)}"
+    demand = demand_of(best.case)
+    if demand:
+        where = "in graphs" if best.case.mode == "graph" else "here"
+        return f"{advice(best.case)} measured {ratio.value:.2f}x faster {where}; {demand.condition}."
     if had and has and had.channels and has.channels and had.channels != has.channels:
         if (had.algorithm, had.protocol) == (has.algorithm, has.protocol):
             return f"{name} uses {had.channels} channels here; {has.channels} {gain}."
@@ -301,7 +311,7 @@ def _setting(default: Result, best: Result, ratio: Estimate, advice: Callable[[C
 
 @record
 class ChoiceCost:
-    """What NCCL chose against the best of its own settings, at one size.
+    """What NCCL chose against the best of its own settings that ask nothing of a program, at one size.
 
     `chosen_us`: what the choice took; `expected_us`: what the library itself expects of it, where its log
     says so.
@@ -321,6 +331,7 @@ def choice_cost(default: Result, results: Iterable[Result]) -> ChoiceCost | None
         r
         for r in results
         if r.status == "ok" and r.latency is not None and r.case.backend == default.case.backend
+        if demand_of(r.case) is None
     ]
     if default.latency is None or default.status != "ok" or not own:
         return None

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from arfloor.core import units
 from arfloor.core.cases import Case, Estimate, Result, Settings, Verdict, VerdictStatus, record
+from arfloor.core.demands import demand_of
 from arfloor.core.lossy import is_lossy
 from arfloor.core.reasons import REASONS, explain
 
@@ -198,7 +199,8 @@ def judge(results: Sequence[Result], floor: FloorLike | None, compare: Compare =
         devices=case.devices,
         groups=case.groups,
     )
-    return _with_sentence(verdict, floor.slow_probe if floor else None)
+    free = best_result(r for r in results if demand_of(r.case) is None)
+    return _with_sentence(verdict, floor.slow_probe if floor else None, free)
 
 
 def group_key(case: Case) -> tuple[object, ...]:
@@ -258,9 +260,12 @@ def _latency(result: Result) -> Estimate:
 # -- the sentence ------------------------------------------------------------------------------------
 
 
-def _with_sentence(verdict: Verdict, slow_probe: str | None) -> Verdict:
+def _with_sentence(verdict: Verdict, slow_probe: str | None, free: Result | None) -> Verdict:
+    """`free`: the best of the results that ask nothing of a program, named where the best asks something."""
     text = _SENTENCES[verdict.status](verdict)
     notes = caveats(verdict) + ([f"({slow_probe}.)"] if slow_probe else [])
+    if verdict.best and demand_of(verdict.best.case) and free:
+        notes.append(f"(The best that asks nothing of a program: {_name(free)}, {_took(free)}.)")
     return replace(verdict, sentence=" ".join([f"At {units.size(verdict.nbytes)}: {text}", *notes]))
 
 
@@ -378,6 +383,9 @@ def caveats(v: Verdict) -> list[str]:
             f"(The default did not use peer access: its log says {v.default.ran.transport}, "
             "so its bytes went through host memory.)"
         )
+    demand = demand_of(v.best.case) if v.best else None
+    if demand:
+        notes.append(f"({demand.sentence}.)")
     marks = sorted({m for r in (v.default, v.best) if r is not None for m in r.marks})
     if marks:
         notes.append(f"(Disturbed while measured: {', '.join(marks)}.)")

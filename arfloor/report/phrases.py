@@ -7,6 +7,7 @@ from math import ceil
 
 from arfloor.core import units
 from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Verdict
+from arfloor.core.demands import demand_of
 from arfloor.core.fits import Fit
 from arfloor.core.floor import Term
 from arfloor.core.verdict import DEFAULT_BACKEND, chosen_settings, compare_unpaired, is_correct, short_label
@@ -85,26 +86,41 @@ def to_set(verdict: Verdict) -> str:
     best = verdict.best
     if best is None or verdict.default is None or best is verdict.default:
         return ""
-    return how_to_get(best.case)
+    return marked_how(best.case)
 
 
 def options(verdict: Verdict, results: Sequence[Result]) -> list[tuple[str, float]]:
     """Ways to beat the default and default / way: its own library's best setting, then the best of all.
 
     `results` are the verdict's, by rising latency. A way counts when the intervals say that it is faster.
+    Where the best setting asks something of the program, the best that asks nothing is a way too.
     """
     default, best = verdict.default, verdict.best
     if default is None or best is None or default.latency is None:
         return []
     found = []
-    own = next((r for r in results if is_correct(r) and r.case.backend == default.case.backend), None)
-    if own is not None and own is not best and own is not default:
-        comparison = compare_unpaired(default, own)
-        if comparison.answer == "faster":
-            found.append((how_to_get(own.case), comparison.ratio.value))
+    mine = [r for r in results if is_correct(r) and r.case.backend == default.case.backend]
+    free = next((r for r in mine if demand_of(r.case) is None), None)
+    for own in {r.case.id: r for r in (free, *mine[:1]) if r is not None}.values():
+        if own is not best and own is not default:
+            comparison = compare_unpaired(default, own)
+            if comparison.answer == "faster":
+                found.append((marked_how(own.case), comparison.ratio.value))
     if best is not default and verdict.headroom_now is not None:
-        found.append((how_to_get(best.case), verdict.headroom_now.value))
+        found.append((marked_how(best.case), verdict.headroom_now.value))
     return found
+
+
+def marked_how(case: Case) -> str:
+    """How to get a case, and in brackets what that asks of the program."""
+    demand = demand_of(case)
+    return f"{how_to_get(case)} ({demand.short})" if demand else how_to_get(case)
+
+
+def marks(result: Result) -> str:
+    """What disturbed a result, and what its setting asks of the program."""
+    demand = demand_of(result.case)
+    return ", ".join((*result.marks, *([demand.short] if demand else [])))
 
 
 def how_to_get(case: Case) -> str:

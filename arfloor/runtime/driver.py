@@ -132,7 +132,7 @@ class Driver:
     def run(self, plan: RunPlan) -> sup.State:
         """Carry a plan out; returns the last state."""
         state = sup.State(rank=self._ranks.rank, world=self._ranks.world, launches=plan.launches)
-        self._spares.keep(sum(launch.launcher == "supervisor" for launch in plan.launches))
+        self._spares.fit(sum(launch.launcher == "supervisor" for launch in plan.launches))
         try:
             # their imports take cores: all must be over before anything is measured
             self._spares.wait(until=lambda: self._signals.seen)

@@ -29,6 +29,7 @@ from arfloor.runtime.ranks import NO_MULTICAST, own_environment
 COUNT = "ARFLOOR_SPARE_WORKERS"
 """Variable that says how many spares a rank starts; 0 turns them off."""
 USUAL = 6  # two probes of what runs, and two launches of two settings each
+MOST = 12  # the same with graph mixing off besides: more than that start when they are needed
 READY_S = 60.0
 _DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 WAIT = "--wait"
@@ -59,11 +60,12 @@ def wanted(env: Mapping[str, str], *, gpus: bool | None = None) -> int:
 
 
 class Spares:
-    """One rank's spares, all of them interchangeable."""
+    """One rank's spares, all of them interchangeable. `most`: how many there may be when a plan is known."""
 
-    def __init__(self, count: int, rank: int, modules: Sequence[str] = MODULES) -> None:
+    def __init__(self, count: int, rank: int, modules: Sequence[str] = MODULES, *, most: int = 0) -> None:
         self._waiting: list[subprocess.Popen[bytes]] = []
         self._ready: set[int] = set()
+        self._rank, self._modules, self._most = rank, modules, most
         for _ in range(count):
             self._waiting.append(self._start(rank, modules))
 
@@ -99,6 +101,12 @@ class Spares:
             _end(process)
             self._waiting.remove(process)
 
+    def fit(self, count: int) -> None:
+        """As many as a plan's launches: end what is too many, start what is missing, up to `most`."""
+        self.keep(count)
+        for _ in range(len(self), min(count, self._most)):
+            self._waiting.append(self._start(self._rank, self._modules))
+
     def keep(self, count: int) -> None:
         """End the spares beyond `count`."""
         for process in self._waiting[count:]:
@@ -130,6 +138,14 @@ class Spares:
     def close(self) -> None:
         """End the spares that nobody took."""
         self.keep(0)
+
+
+def started(env: Mapping[str, str], rank: int, *, dry_run: bool) -> Spares:
+    """The spares that a sweep starts before it knows its plan; none for a dry run.
+
+    Where nobody said how many, a plan of more launches gets more."""
+    count = 0 if dry_run else wanted(env)
+    return Spares(count, rank, most=MOST if count and COUNT not in env else 0)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from arfloor import rundir
-from arfloor.runtime.spares import COUNT, Spares, wanted
+from arfloor.runtime.spares import COUNT, Spares, started, wanted
 from tests.multiprocess.test_sweep import ROOT, once, recipe, statuses, sweep, torchrun  # noqa: F401
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -82,6 +82,24 @@ def test_an_order_cannot_turn_multicast_on(tmp_path, monkeypatch):
     told = (tmp_path / "log").read_text()
     assert "'NCCL_NVLS_ENABLE': '0'" in told
     assert "'A_B': '2'" in told
+
+
+def test_a_plan_of_many_launches_gets_more_spares_up_to_a_limit_unless_asked_otherwise(monkeypatch):
+    begun = []
+    monkeypatch.setattr(Spares, "_start", lambda self, *of: begun.append(of))
+    monkeypatch.setattr(Spares, "keep", lambda self, count: self._waiting.__delitem__(slice(count, None)))
+    spares = Spares(2, 3, ("os",), most=4)
+    spares.fit(3)
+    assert len(spares) == 3
+    assert begun == [(3, ("os",))] * 3
+    spares.fit(9)
+    assert len(spares) == 4
+    spares.fit(1)
+    assert len(spares) == 1
+    asked = started({COUNT: "2"}, 0, dry_run=False)
+    asked.fit(9)
+    assert len(asked) == 2
+    assert len(started({COUNT: "2"}, 0, dry_run=True)) == 0
 
 
 def test_a_spare_that_died_is_passed_over(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from arfloor.core.box import Box, GpuFacts, Limits, Pair
 from arfloor.core.engines import engine_table, gate_rows
+from arfloor.core.env_effects import effects
 
 
 def box(
@@ -99,3 +100,10 @@ def test_the_documented_gates_are_those_of_the_code():
     documented = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
     for row_ in gate_rows():
         assert "| " + " | ".join(row_) + " |" in documented
+
+
+def test_graph_mixing_off_is_noted_with_what_it_asks():
+    ((effect, value),) = effects((("NCCL_GRAPH_MIXING_SUPPORT", "0"),))
+    assert (effect.severity, value) == ("warning", "0")
+    assert "no call outside a graph" in effect.effect
+    assert effects((("NCCL_GRAPH_MIXING_SUPPORT", "1"),)) == ()

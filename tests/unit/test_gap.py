@@ -7,6 +7,7 @@ from by_hand import HOST, estimate, probe
 
 from arfloor.core.cases import Case, Ran, Result
 from arfloor.core.gap import choice_cost, next_lever, schedule_of, why_gap
+from arfloor.report.phrases import how_to_get
 
 
 def result(us, ran=None, backend="nccl", variant="default", nbytes=262144, spread=0.01, **changes):
@@ -124,6 +125,32 @@ def test_levers_in_order():
     assert rest.ratio is None
     assert next_lever(default, (default,)) is None
     assert next_lever(result(1.0, latency=None, status="failed"), ()) is None
+
+
+def asking(us, ran=None, name="one-graph"):
+    found = result(us, ran, variant=name)
+    settings = (("NCCL_GRAPH_MIXING_SUPPORT", "0"), ("NCCL_P2P_DISABLE", "1"))
+    return replace(found, case=replace(found.case, settings=settings))
+
+
+def test_a_setting_that_asks_something_names_its_condition_and_what_asks_nothing():
+    default, wider = result(40.0, RING_LL_4), result(30.0, RING_LL_16, variant="16ch")
+    single = asking(20.0, RING_LL_4)
+    sentence = next_lever(default, (default, wider, single), advice=how_to_get).sentence
+    begin = "`NCCL_GRAPH_MIXING_SUPPORT=0` measured 2.00x faster in graphs; only where graphs that use a"
+    assert sentence.startswith(begin)
+    assert "Of what asks nothing of a program: NCCL uses 4 channels here; 16 measured 1.33x" in sentence
+    # alone, and slower than what asks nothing
+    assert "asks nothing" not in next_lever(default, (default, single)).sentence
+    assert "only where" not in next_lever(default, (default, wider, asking(35.0, RING_LL_4))).sentence
+
+
+def test_what_asks_something_is_no_choice_that_nccl_had_and_explains_no_channels():
+    default, single = result(40.0, RING_LL_4), asking(20.0, RING_LL_16, name="16ch-one-graph")
+    assert choice_cost(default, (default, single)).ratio.value == 1.0
+    gap = why_gap(default, HOST, siblings=(default, single))
+    assert "channels" not in parts(gap)
+    assert "channels" in parts(why_gap(default, HOST, siblings=(default, replace(single, case=default.case))))
 
 
 def test_launch_bound_cases_are_told_to_fuse():

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arfloor import recipes
 from arfloor.backends import nccl
-from arfloor.backends.nccl import CONTENDERS, P2P_ANYWHERE, P2P_OFF, Nccl, environment, names, parse_variant
+from arfloor.backends.nccl import (
+    CONTENDERS,
+    ONE_GRAPH_VARIANTS,
+    P2P_ANYWHERE,
+    P2P_OFF,
+    Nccl,
+    environment,
+    names,
+    parse_variant,
+)
 from arfloor.core.cases import Case, Machine
+from arfloor.core.plan import Offer, make_plan
 from arfloor.core.schedules import schedules
 from arfloor.core.slopes import less_control_us, slopes_us
 from arfloor.core.traffic import expected_nbytes, path_mark, traffic_mark
@@ -23,6 +35,7 @@ from arfloor.primitives.gpu import SIZES, in_order_of_need
 from arfloor.primitives.gpu_patterns import ends, patterns, rates_gbps
 from arfloor.runtime import jit
 from arfloor.runtime.health import LinkBytes, Reading, link_bytes, marks_of, moved, read
+from arfloor.runtime.spares import MOST
 from tests.unit.threads import on_all_ranks
 
 
@@ -52,7 +65,21 @@ def test_every_variant_name_means_what_it_says() -> None:
     assert set(names()) >= CONTENDERS
 
 
-@pytest.mark.parametrize("name", ["ll-ring", "ring-16ch-ll", "ring-ll-16ch-8ch", "fast", "xch", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ll-ring",
+        "ring-16ch-ll",
+        "ring-ll-16ch-8ch",
+        "fast",
+        "xch",
+        "",
+        "default-one-graph",
+        "-one-graph",
+        "one-graph-16ch",
+        "one-graph-one-graph",
+    ],
+)
 def test_other_variant_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="nccl variant"):
         parse_variant(name)
@@ -60,7 +87,8 @@ def test_other_variant_names_are_refused(name: str) -> None:
 
 def test_variants_cover_both_paths_and_one_default_each() -> None:
     variants = Nccl().variants(machine(nvlink=True, p2p=True))
-    assert {(v.path, v.settings) for v in variants} == {("peer", ()), ("host", P2P_OFF)}
+    mixed = [v for v in variants if "one-graph" not in v.name]
+    assert {(v.path, v.settings) for v in mixed} == {("peer", ()), ("host", P2P_OFF)}
     assert [(v.path, v.settings) for v in variants if v.default] == [("peer", ()), ("host", P2P_OFF)]
     pcie = Nccl().variants(machine(nvlink=False, p2p=True))
     assert ("peer", P2P_ANYWHERE) in {(v.path, v.settings) for v in pcie}
@@ -257,7 +285,58 @@ def test_two_ranks_need_no_tree_on_every_number_of_channels() -> None:
     assert len(names(2)) == 31
     assert len(names(4)) == 49
     assert {"default", "tree-ll", "tree-ll128", "tree-simple", "ring-ll128-1ch", "32ch"} <= set(names(2))
-    assert {v.name for v in Nccl().variants(machine(p2p=True))} == set(names(2))
+    assert {v.name for v in Nccl().variants(machine(p2p=True))} == {*names(2), *ONE_GRAPH_VARIANTS}
+
+
+def test_graph_mixing_off_is_a_setting_of_its_own_on_both_paths_in_graphs_only() -> None:
+    found = [v for v in Nccl().variants(machine(nvlink=True, p2p=True)) if v.name in ONE_GRAPH_VARIANTS]
+    off = ("NCCL_GRAPH_MIXING_SUPPORT", "0")
+    assert {(v.path, v.settings) for v in found} == {("peer", (off,)), ("host", (off, *P2P_OFF))}
+    assert len(found) == 2 * len(ONE_GRAPH_VARIANTS)
+    assert all(v.modes == ("graph",) and not v.contender and not v.default for v in found)
+    plan = parse_variant("16ch-one-graph")
+    assert (plan.channels, plan.one_graph, plan.environment) == (16, True, {})
+    assert plan.advice == "NCCL_MIN_NCHANNELS=16 NCCL_MAX_NCHANNELS=16"  # the rest are its settings
+    assert parse_variant("one-graph") == replace(parse_variant("default"), one_graph=True)
+    assert not parse_variant("16ch").one_graph
+
+
+def test_one_graph_is_refused_where_its_setting_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the default would be timed under another name."""
+    for value in ("1", None):
+        if value is None:
+            monkeypatch.delenv("NCCL_GRAPH_MIXING_SUPPORT", raising=False)
+        else:
+            monkeypatch.setenv("NCCL_GRAPH_MIXING_SUPPORT", value)
+        with pytest.raises(nccl.NcclError, match="NCCL_GRAPH_MIXING_SUPPORT=0"):
+            nccl._make(case(variant="one-graph"), Any)
+
+
+@pytest.mark.parametrize(("recipe", "most_s"), [("libraries", 150), ("nccl-grid", 300)])
+def test_recipes_that_measure_one_graph_fit_into_their_time(recipe: str, most_s: float) -> None:
+    wanted = recipes.make(recipes.load(recipe))
+    box = machine(nvlink=True, p2p=True)
+    offers = [
+        Offer(
+            backend="nccl",
+            variant=v.name,
+            path=v.path,
+            settings=v.settings,
+            default=v.default,
+            contender=v.contender,
+            modes=v.modes,
+            probes=True,
+        )
+        for v in Nccl().variants(box)
+    ]
+    plan = make_plan(wanted, box, offers, lambda _: None)
+    cases = {c.id: c for launch in plan.launches for row in launch.blocks for c in row.cases}
+    single = [c for c in cases.values() if c.variant in ONE_GRAPH_VARIANTS]
+    assert len(single) == 2 * len(ONE_GRAPH_VARIANTS) * len(wanted.sizes)
+    assert {c.mode for c in single} == {"graph"}
+    # processes of their own: a probe and the recipe's launches for each of four settings
+    assert len(plan.launches) == 4 * (1 + wanted.launches) <= MOST
+    assert plan.estimate_s < most_s
 
 
 def test_a_communicator_refused_on_one_rank_is_refused_on_all_and_not_tried_again(

@@ -49,6 +49,20 @@ def result(us=None, *, spread=0.01, status="ok", reason=None, marks=(), check=No
     return Result(case=case, status=status, reason=reason, latency=latency, marks=marks, check=check)
 
 
+MIXING_OFF = (("NCCL_GRAPH_MIXING_SUPPORT", "0"),)
+
+
+def test_a_best_that_asks_something_of_the_program_says_what_and_what_is_best_without() -> None:
+    asking = result(20, variant="one-graph", settings=MIXING_OFF)
+    verdict = judge([result(40), tuned(30), asking], floor_at(10))
+    assert verdict.best is asking
+    assert "NCCL_GRAPH_MIXING_SUPPORT=0 is for some programs: only where graphs that use" in verdict.sentence
+    assert "asks nothing of a program: nccl ring-ll, 30" in verdict.sentence
+    assert not is_default(replace(asking.case, variant="default"))
+    plain = judge([result(40), tuned(10), asking], floor_at(10))
+    assert "program" not in plain.sentence
+
+
 def tuned(us, **changes):
     return result(us, variant="ring-ll", **changes)
 

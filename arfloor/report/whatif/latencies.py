@@ -11,6 +11,7 @@ from arfloor import library
 from arfloor.core.cases import Estimate, Origin, Primitive, Result, record
 from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
+from arfloor.core.demands import demand_of
 from arfloor.core.floor import Floor, floor
 from arfloor.core.verdict import is_correct, is_default
 from arfloor.core.whatif.curves import TableCurve, table_curve
@@ -102,6 +103,7 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
     links: list[Origin] = [p.origin for p in run.primitives if p.kind != "launch"]
     origin: Origin = next((o for o in ("assumed", "predicted", "published") if o in links), "measured")
     caveats = run.manifest.recipe.get("caveats", [])
+    asked = {d.sentence for r in chosen if (d := demand_of(r.case))}
     return Latencies(
         label=label,
         origin=run.manifest.origin,
@@ -111,7 +113,7 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
         launch=launch_input(run.primitives),
         contention=contention_input(run.primitives, first.path),
         bound=lambda nbytes: _bound_input(floor_at(nbytes), origin),
-        caveats=(*map(str, caveats if isinstance(caveats, list) else ()), *run.warnings),
+        caveats=(*map(str, caveats if isinstance(caveats, list) else ()), *sorted(asked), *run.warnings),
     )
 
 

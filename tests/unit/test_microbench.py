@@ -1,0 +1,82 @@
+"""The scripts of microbench/ need GPUs; what can be known of them without any."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from arfloor.runtime import chains, timing_gpu
+
+ROOT = Path(__file__).parents[2]
+# code that no test runs without a GPU
+FOLDERS = ("microbench", "tests/gpu")
+
+
+def shadowed(source: str) -> Iterator[str]:
+    """`line: name` of every name that a function binds although the module imports it.
+
+    Reading the import there is an UnboundLocalError, which neither ruff nor mypy reports."""
+    tree = ast.parse(source)
+    imported = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                if stored and node.id in imported:
+                    yield f"{node.lineno}: {node.id}"
+
+
+def test_a_shadowed_import_is_seen() -> None:
+    source = "from a import chains\ndef f(x):\n    chains = [chains.Chain(i) for i in x]\n    return chains\n"
+    assert list(shadowed(source)) == ["3: chains"]
+    assert list(shadowed(source.replace("    chains = ", "    built = "))) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_function_hides_an_import(folder: str) -> None:
+    scripts = sorted((ROOT / folder).glob("*.py"))
+    assert len(scripts) > 5
+    found = {path.name: list(shadowed(path.read_text(encoding="utf-8"))) for path in scripts}
+    assert {name: hidden for name, hidden in found.items() if hidden} == {}
+
+
+def test_interleaved_runs_take_turns_and_give_the_slope_of_the_slowest_rank(monkeypatch) -> None:
+    """`interleaved_us` on chains whose times are known: rank 0 here, the other rank a third slower."""
+    closed = []
+
+    class Chain:
+        def __init__(self, op, count, barrier, *, graph):
+            op.run(0)
+            self.us = 20.0 + count * op.run(1)
+
+        def replay_us(self) -> float:
+            return self.us
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    gpu_ranks = importlib.import_module("gpu_ranks")
+    monkeypatch.setattr(chains, "Chain", Chain)
+    monkeypatch.setattr(timing_gpu, "barrier_for", lambda ranks, path: SimpleNamespace(check=lambda: None))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def everyone(times):
+        slower = {name: [[us * 4 / 3 for us in chain] for chain in pair] for name, pair in times.items()}
+        return [times, slower]
+
+    ranks = SimpleNamespace(path="peer", group=SimpleNamespace(all_gather=everyone))
+    found = gpu_ranks.interleaved_us(ranks, {"slow": lambda slot: 6.0, "fast": lambda slot: 3.0}, replays=5)
+    assert found == {"slow": pytest.approx([8.0] * 5), "fast": pytest.approx([4.0] * 5)}
+    assert len(closed) == 4
