@@ -5,8 +5,9 @@
 
 Chains of 8 and 40 of NCCL's all-reduces in a CUDA graph, timed by events on every rank behind the device
 barrier, which lets the ranks go at once, or after 50 or 150 us, in which the GPU can fetch what follows. NCCL
-leaves an event of its own in the graph with every call (unless NCCL_GRAPH_MIXING_SUPPORT=0, which asks the
-program never to have two graphs in flight), so the graph has branches. Last, the same graph after itself.
+leaves an event of its own in the graph with every call, and the next call waits for it; not so with
+NCCL_GRAPH_MIXING_SUPPORT=0, which asks something of the program (`arfloor.core.demands`; graphs one behind
+the other on a stream, as here, are allowed). Last, the same graph after itself.
 
 What to look for: (chain of 40 - chain of 8) / 32, the cost of one more operation, by the time the graph had
 waited; readings in two heaps, `late` being the share of the upper one and `gap` how far it lies above the
