@@ -219,7 +219,7 @@ class Reducer:
         extra: dict[str, Any] | None = None,
     ) -> None:
         check_world(plan, group.world, path, max_nbytes)
-        function = _jointly(
+        function = jointly(
             group,
             f"{plan.name} over {path}",
             lambda: self._load(plan, group.world, dtype, path, device, extra),
@@ -303,7 +303,7 @@ def check_world(plan: Plan, world: int, path: Path, max_nbytes: int) -> None:
         raise OursError(f"{plan.name} with {world} ranks over {path}: {problem}")
 
 
-def _jointly(group: slabs.Exchange, what: str, step: Callable[[], Any]) -> Any:
+def jointly(group: slabs.Exchange, what: str, step: Callable[[], Any]) -> Any:
     """Take a step on every rank; all raise OursError when any failed."""
     value, problem = None, None
     try:
@@ -344,7 +344,7 @@ class PreparedReduce:
 
         self.slots, self.case, self.plan = slots, case, plan
         self._torch, self._device = torch, device
-        self._inputs, self._outputs = _jointly(group, f"buffers of {case.label}", self._allocate)
+        self._inputs, self._outputs = jointly(group, f"buffers of {case.label}", self._allocate)
         self.reducer = Reducer(
             plan=plan,
             path=case.path,

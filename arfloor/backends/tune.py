@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arfloor.backends.ours import OursError, Reducer
-from arfloor.core.cases import ITEMSIZE, Machine, Path
+from arfloor.backends.ours import OursError, Reducer, jointly
+from arfloor.core.cases import ITEMSIZE, Path
 from arfloor.core.plans import Plan, parse
-from arfloor.core.slopes import slopes_us
+from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.core.tuning import (
     Facts,
     Tuned,
@@ -61,22 +61,12 @@ class Choice:
         }
 
 
-def facts_of(path: Path, world: int, device: int, nvlink: bool = False) -> Facts:
+def facts_of(path: Path, world: int, device: int) -> Facts:
     """Facts of the current box; equal on ranks with equal GPUs."""
     import torch
 
     count = torch.cuda.get_device_properties(device).multi_processor_count
-    return Facts(path=path, world=world, multiprocessors=count, nvlink=nvlink)
-
-
-def facts_of_machine(machine: Machine, path: Path) -> Facts:
-    """The same from a run's machine."""
-    return Facts(
-        path=path,
-        world=machine.world,
-        multiprocessors=machine.multiprocessors or 132,
-        nvlink=bool(machine.facts.get("nvlink", False)),
-    )
+    return Facts(path=path, world=world, multiprocessors=count)
 
 
 class _Slots:
@@ -136,14 +126,14 @@ def choose(
     brief: bool = False,
     whole: Exchange | None = None,
 ) -> Choice:
-    """The fastest correct plan for messages of `nbytes`. Collective; about a second.
+    """The fastest correct plan for messages of `nbytes`. Collective; half a second, over the host up to four.
 
     `whole`: where several groups reduce at the same time, the ranks of all of them, which then choose one
     plan by the slowest rank of all; groups that chose apart would try different plans, and hang.
     `known`: what won at another size, the same on all ranks: see `arfloor.core.tuning.candidates`.
     `brief`: a size near one that was searched in full: no plans between the candidates, two finalists, and
     one capture of each; about a third of the time.
-    Raises OursError on every rank when no plan gives right results on all of them.
+    Raises OursError on every rank when no plan gives right results on all of them, or when one fails.
     """
     facts = facts_of(path, group.world, device)
     bench = _Bench(group, whole or group, path, device, dtype, nbytes, barrier)
@@ -228,17 +218,47 @@ class _Bench:
             spin_s=1.0,
         )
         numel = self._nbytes // ITEMSIZE[self._dtype]
-        slots = _Slots(reducer, self._group, self._device, self._dtype, numel)
-        self._whole.barrier()
+        try:
+            slots: _Slots = jointly(
+                self._whole,
+                f"buffers for {plan.name}",
+                lambda: _Slots(reducer, self._group, self._device, self._dtype, numel),
+            )
+        except OursError:
+            reducer.close()
+            raise
         if not all(self._whole.all_gather(slots.right())):
             reducer.close()
             self._ready[plan.name] = None
             return
         self._ready[plan.name] = slots
 
-    def _chains(self, slots: _Slots, apart: bool) -> tuple[Chain, Chain]:
-        op = _Apart(slots, self._barrier, self._group.rank) if apart else slots
-        return Chain(op, MANY, self._barrier, graph=True), Chain(op, FEW, self._barrier, graph=True)
+    def _chains(self, plans: Sequence[Plan], apart: bool) -> dict[str, tuple[Chain, Chain]]:
+        """Graphs of many and of few operations, of each plan that is right."""
+        made = {}
+        for plan in plans:
+            slots = self._ready[plan.name]
+            if slots is not None:
+                op = _Apart(slots, self._barrier, self._group.rank) if apart else slots
+                made[plan.name] = (
+                    Chain(op, MANY, self._barrier, graph=True),
+                    Chain(op, FEW, self._barrier, graph=True),
+                )
+        return made
+
+    def _replayed(
+        self, chains: dict[str, tuple[Chain, Chain]], replays: int
+    ) -> dict[str, tuple[list[float], list[float]]]:
+        """This rank's times of both chains, in us, all plans taking turns."""
+        mine: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in chains}
+        for replay in range(replays + 1):
+            for name, pair in chains.items():
+                times = [chain.replay_us() for chain in pair]
+                if replay:  # the first warms up
+                    for found, us in zip(mine[name], times, strict=True):
+                        found.append(us)
+        self._barrier.check()
+        return mine
 
     def captured(
         self, plans: Sequence[Plan], replays: int, captures: int
@@ -266,30 +286,14 @@ class _Bench:
         for plan in plans:
             if plan.name not in self._ready:
                 self._prepare(plan)
-        chains = {
-            plan.name: self._chains(slots, apart)
-            for plan in plans
-            if (slots := self._ready[plan.name]) is not None
-        }
-        mine: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in chains}
-        self._whole.barrier()
-        for replay in range(replays + 1):
-            for name, pair in chains.items():
-                times = [chain.replay_us() for chain in pair]
-                if replay:  # the first warms up
-                    for found, us in zip(mine[name], times, strict=True):
-                        found.append(us)
+        # together: a rank that raised alone would leave the others waiting for its times
+        chains = jointly(self._whole, "graphs of plans", lambda: self._chains(plans, apart))
+        mine = jointly(self._whole, "times of plans", lambda: self._replayed(chains, replays))
         for pair in chains.values():
             for chain in pair:
                 chain.close()
-        self._barrier.check()
         everyone = self._whole.all_gather(mine)
-        slowest = {
-            name: [
-                [max(at) for at in zip(*(rank[name][i] for rank in everyone), strict=True)] for i in (0, 1)
-            ]
-            for name in mine
-        }
+        slowest = {name: [chain_us([rank[name][i] for rank in everyone]) for i in (0, 1)] for name in mine}
         return {name: list(slopes_us(many, few, MANY, FEW)) for name, (many, few) in slowest.items()}
 
     def verified(self, plan: Plan) -> bool:

@@ -40,7 +40,6 @@ class Facts:
     path: Path
     world: int
     multiprocessors: int
-    nvlink: bool = False
 
 
 def fitted(plan: Plan, facts: Facts, nbytes: int, warps_a_block: int, rounds: int = 1) -> Plan:

@@ -164,7 +164,6 @@ class _Streams:
     slots = 1
 
     def __init__(self, probe: _Probe, jobs: Sequence[Stream], nbytes: int, passes: int, grid: int) -> None:
-
         self._probe, self._jobs = probe, jobs
         self._shape = nbytes, passes, grid
         self._side = [side_stream(i) for i in range(len(jobs))]

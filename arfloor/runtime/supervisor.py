@@ -162,7 +162,7 @@ def _exited(state: State, event: Exited) -> Step:
         return _end(state, event.now, _outcome(state, "done"))
     how = f"killed by signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
     if event.lost is not None and event.code != 0:
-        outcome = _outcome(state, "fatal", reason=event.lost, detail=f"worker {how}, as its output says why")
+        outcome = _outcome(state, "fatal", reason=event.lost, detail=f"worker {how}; its output says why")
         return _end(state, event.now, outcome, kill=True)
     outcome = _outcome(state, "died", reason="worker_died", detail=f"worker {how}")
     # whatever else the worker had started ends with it

@@ -103,19 +103,6 @@ def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
     assert len(gpus.captures) == 2 * WORLD
 
 
-class Op:
-    slots = 4
-
-
-class Rank:
-    """As much of a bench as a timer keeps."""
-
-    rank, device = 0, "cuda:0"
-
-    def __init__(self, world):
-        self.world, self.group = world, self
-
-
 def test_the_last_rank_decides_over_an_isolated_operation(tmp_path, monkeypatch):
     Gpus(monkeypatch)
     base = timing_gpu.Chain.replay_us
@@ -134,7 +121,7 @@ def test_a_round_that_costs_a_capture_gets_a_few_replays_and_the_budget_fewer_ro
     assert stopping.replays_a_round(0.001, 0.08) == 10
     # a capture of 5 ms leaves 5 ms of a share of 10
     assert stopping.replays_a_round(0.001, 0.08, setup_s=0.005) == 5
-    # it leaves nothing: five replays all the same where they are cheap, one where each costs more than it
+    # it leaves nothing: a few replays all the same where they are cheap, one where each costs more than it
     assert stopping.replays_a_round(0.001, 0.02, setup_s=0.005) == stopping.LEAST_REPLAYS
     assert stopping.replays_a_round(0.03, 0.02, setup_s=0.005) == 1
     assert stopping.replays_a_round(0.001, 0.08, rounds=4) == 20

@@ -14,6 +14,7 @@ from arfloor.backends import own_backend, tune
 from arfloor.backends.ours import OursError
 from arfloor.core.plans import Plan
 from arfloor.core.tuning import Facts, candidates
+from arfloor.runtime.barrier import BarrierTimeout
 
 FACTS = Facts(path="host", world=2, multiprocessors=132)
 NBYTES = 1 << 18
@@ -169,6 +170,26 @@ def test_groups_that_reduce_at_the_same_time_choose_one_plan_together(world: Wor
     answers = together(4, choose)
     assert answers == 4 * answers[:1]
     assert not answers[0].plan.pace  # ranks 0 and 1 alone would take a pace of 27
+    assert world.open == 0
+
+
+@pytest.mark.parametrize("where", ["graphs", "times"])
+def test_a_rank_that_raises_alone_is_heard_of_by_all(
+    world: World, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    failing = {"graphs": "_chains", "times": "_replayed"}[where]
+    as_it_was = getattr(tune._Bench, failing)
+
+    def fails(bench: Any, *arguments: Any) -> Any:
+        if bench._group.rank == 1:
+            raise BarrierTimeout("a rank did not come")
+        return as_it_was(bench, *arguments)
+
+    monkeypatch.setattr(tune._Bench, failing, fails)
+    for answer in both_ranks():
+        assert isinstance(answer, OursError)
+        assert f"{where} of plans" in str(answer)
+        assert "rank 1: BarrierTimeout" in str(answer)
     assert world.open == 0
 
 
