@@ -303,6 +303,17 @@ def test_a_run_with_two_paths_asks_which(tmp_path):
     assert from_run(both, 4, "host").named("nccl").points == from_run(both, 4, "peer").named("nccl").points
 
 
+def test_a_run_whose_results_ask_something_of_the_program_says_so():
+    run = rundir.load(library.recorded_run(BOX))
+    found = next(r for r in run.results if r.case.backend == "nccl" and r.case.world == 4)
+    off = replace(found.case, variant="one-graph", settings=(("NCCL_GRAPH_MIXING_SUPPORT", "0"),))
+    asking = replace(run, results=(*run.results, replace(found, case=off)))
+    (more,) = set(from_run(asking, 4, found.case.path).caveats) - set(
+        from_run(run, 4, found.case.path).caveats
+    )
+    assert more.startswith("NCCL_GRAPH_MIXING_SUPPORT=0 is for some programs: only where")
+
+
 def test_a_box_that_was_only_described_gives_predictions():
     found = from_topology("l40s-x8-two-sockets", 4)
     assert found.origin == "predicted"
