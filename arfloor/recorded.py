@@ -101,6 +101,7 @@ def write(run: rundir.Run, out: Path, path: Way | None = None, *, max_bytes: int
         for record in records:
             writer.block(record)
         writer.primitives(probes)
+        writer.tuning(t for t in rundir.tunings(run.path) if path in (None, t.path))
         return sum(f.stat().st_size for f in out.iterdir())
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written ({error.strerror}); give another place") from error

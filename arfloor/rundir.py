@@ -5,6 +5,7 @@
     samples-rank*.jsonl   one `Samples` a line
     primitives.jsonl      one `Primitive` a line
     ran.jsonl             one `RanRecord` a line: what probe workers saw running, before anything was timed
+    tuning.jsonl          one `Tuning` a line: how plans of our kernels were chosen
     events.jsonl          what happened when, for people
     report.*              derived, may be deleted
 
@@ -32,6 +33,7 @@ from arfloor.core.cases import (
     RanRecord,
     Result,
     Samples,
+    Tuning,
 )
 from arfloor.core.errors import InputError
 from arfloor.core.merge import merge_results
@@ -205,6 +207,10 @@ class Writer:
         """Append what probe workers saw running."""
         self._append("ran.jsonl", records)
 
+    def tuning(self, records: Iterable[Tuning]) -> None:
+        """Append how plans were chosen."""
+        self._append("tuning.jsonl", records)
+
     def event(self, **fields: Any) -> None:
         """Append one line to events.jsonl, for people."""
         self._write("events.jsonl", json.dumps(fields, default=str) + "\n")
@@ -251,6 +257,11 @@ def drop_incomplete(path: str | os.PathLike[str], rank: int) -> None:
 def ran_by_case(path: str | os.PathLike[str]) -> dict[str, Ran]:
     """What probe workers saw running, by case id; empty where none did."""
     return {r.case_id: r.ran for r in _read_lines(Path(path) / "ran.jsonl", RanRecord, [])}
+
+
+def tunings(path: str | os.PathLike[str]) -> list[Tuning]:
+    """How plans of our kernels were chosen; empty where none was. Lines that are none are left out."""
+    return _read_lines(Path(path) / "tuning.jsonl", Tuning, [])
 
 
 def blocks_done(run: Run) -> frozenset[tuple[str, int]]:

@@ -6,6 +6,9 @@ Fitted on every second size (either half), then on all variants but one: the oth
 within 10 %. With another run, how many of the same cases it repeats within 10 %: no prediction of it can
 be expected to do better. And the other run by this one's costs and its own probes: all cases, and those of
 our kernels whose plan was not among the fitted.
+
+Where the run tells what tuning timed (tuning.jsonl), the finalists of the fitted sizes are fitted too, and
+those of the others predicted; and how many of the chosen plans tuning and sweep measured within 10 %.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections import defaultdict
 
 from arfloor import rundir
 from arfloor.core.cases import Result
-from arfloor.core.costs import HeldOut, fit_segments, held_out
+from arfloor.core.costs import HeldOut, finalists, fit_segments, held_out
 
 WITHIN = 0.1
 
@@ -43,9 +46,33 @@ def show(title: str, results: list[Result], got: HeldOut, again: dict[str, bool]
         print(f"  {path:<5} {label:<22} {good:>3} of {len(errors)}{noise}  {missed}")
 
 
+def show_finalists(run: rundir.Run, got: HeldOut, held: list[Result]) -> None:
+    """Predictions of what tuning timed, of sizes that were not fitted."""
+    rows: dict[str, list[float]] = defaultdict(list)
+    for r in held:
+        predicted = got.fitted.predict_us(r, run.primitives)
+        if predicted is not None and r.latency is not None:
+            rows[r.case.path].append(predicted / r.latency.value - 1)
+    for path, errors in sorted(rows.items()):
+        good = sum(abs(e) <= WITHIN for e in errors)
+        print(f"  {path:<5} {'finalists of tuning':<22} {good:>3} of {len(errors)}")
+
+
+def show_agreement(results: list[Result], timed: tuple[Result, ...]) -> None:
+    """How well tuning and the sweep agree on the plans that the sweep ran."""
+    by_plan = {(r.case.path, r.case.nbytes, r.ran.algorithm): r for r in timed if r.ran}
+    agree: dict[str, list[bool]] = defaultdict(list)
+    for r in results:
+        twin = by_plan.get((r.case.path, r.case.nbytes, (r.ran.algorithm if r.ran else None) or ""))
+        if r.case.backend == r.case.path and twin and twin.latency and r.latency:
+            agree[r.case.path].append(abs(twin.latency.value / r.latency.value - 1) <= WITHIN)
+    for path, found in sorted(agree.items()):
+        print(f"{path}: tuning and sweep measured {sum(found)} of {len(found)} plans within 10 %")
+
+
 def across(run: rundir.Run, other: rundir.Run) -> None:
     """Costs of one run, asked about the other."""
-    fitted = in_graphs(run)
+    fitted = [*in_graphs(run), *finalists(rundir.tunings(run.path), run.results)]
     costs, plans = fit_segments(fitted, run.primitives), {r.ran.algorithm for r in fitted if r.ran}
     print(f"fitted on {run.path}, predicted {other.path}")
     groups: dict[tuple[str, str], list[tuple[Result, float]]] = defaultdict(list)
@@ -73,11 +100,16 @@ def main(paths: list[str]) -> None:
     other = rundir.load(paths[1]) if len(paths) > 1 else None
     latencies = {r.case.id: r.latency.value for r in other.results if r.latency is not None} if other else {}
     again = repeated(results, latencies)
+    timed = finalists(rundir.tunings(run.path), run.results)
+    show_agreement(results, timed)
     sizes = sorted({r.case.nbytes for r in results})
     for half, name in ((0, "odd"), (1, "even")):
         fitted = frozenset(sizes[half::2])
-        got = held_out(results, run.primitives, fitted=lambda r, fitted=fitted: r.case.nbytes in fitted)
+        got = held_out(
+            results, run.primitives, fitted=lambda r, fitted=fitted: r.case.nbytes in fitted, also=timed
+        )
         show(f"fitted on every second size, predicted the {name} ones", results, got, again)
+        show_finalists(run, got, [r for r in timed if r.case.nbytes not in fitted])
     for variant in sorted({r.case.variant for r in results if r.case.backend == "nccl"}):
         chosen = [r for r in results if r.case.backend == "nccl"]
         got = held_out(chosen, run.primitives, fitted=lambda r, variant=variant: r.case.variant != variant)

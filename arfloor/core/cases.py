@@ -303,6 +303,23 @@ class Machine:
 
 
 @record
+class Tuning:
+    """How our plan for one message was chosen: one line of `tuning.jsonl`.
+
+    `finalists_us`: by plan, the median and the mean of all but the slowest fiftieth of its replays, ranks
+    together. `took_s`: the search.
+    """
+
+    path: Path
+    world: int
+    dtype: DType
+    nbytes: int
+    plan: str
+    took_s: float
+    finalists_us: dict[str, tuple[float, float]]
+
+
+@record
 class BlockRecord:
     """What one launch made of one block: one line of `results.jsonl`, complete or absent."""
 

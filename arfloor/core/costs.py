@@ -9,6 +9,10 @@ relative residuals, so that small sizes count.
 
 A library that changes its algorithm or protocol with the size is as many implementations: each is fitted by
 itself, over all sizes and variants that ran it, as its log says. No figure belongs to a size.
+
+Packets of our own also pay for each step of their hash, rounds * s * h, where lines of several lengths ran.
+And over the host one-shot packets have a formula to themselves, as their plans say more
+(`arfloor.core.plan_costs`).
 """
 
 from __future__ import annotations
@@ -16,12 +20,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import nnls
 
-from arfloor.core.cases import Primitive, Result, record
+from arfloor.core import plan_costs
+from arfloor.core.cases import Estimate, Primitive, Ran, Result, Tuning, record
 from arfloor.core.gap import packet_factor, schedule_of
+from arfloor.core.plan_costs import PlanCosts
+from arfloor.core.plans import parse
 from arfloor.core.rates import RateTable, usable
 from arfloor.core.trips import plan_of, trips
 
@@ -35,11 +43,13 @@ Segment = tuple[object, ...]
 class Costs:
     """Fitted costs of one implementation on one path, from `n` results, and their worst relative residual.
 
+    `hash_us`: a step of the hash; 0 where no packets, or of one length only, ran (then it is in `round_us`).
     `channel_gbps` is None when the channels cost nothing that could be seen.
     """
 
     round_us: float
     trip_us: float
+    hash_us: float
     wire_factor: float
     channel_gbps: float | None
     n: int
@@ -51,13 +61,14 @@ class _Features:
     known_us: float
     rounds: int
     further_trips: int
+    hash_steps: float
     wire_us: float
     channel_us: float  # at 1 GB/s a channel
     measured_us: float
 
     @property
-    def fitted(self) -> tuple[float, float, float, float]:
-        return self.rounds, self.further_trips, self.wire_us, self.channel_us
+    def fitted(self) -> tuple[float, float, float, float, float]:
+        return self.rounds, self.further_trips, self.hash_steps, self.wire_us, self.channel_us
 
 
 def segment_of(result: Result) -> Segment:
@@ -82,13 +93,16 @@ def fit_costs(results: Iterable[Result], primitives: Sequence[Primitive]) -> Cos
     # k = 1 + an excess >= 0: an implementation cannot beat the wire it was probed on
     beyond = np.array([f.measured_us - f.known_us - f.wire_us for f in rows])
     columns = np.array([f.fitted for f in rows])
+    if len({f.hash_steps for f in rows}) == 1:
+        columns[:, 2] = 0.0
     found, _ = nnls(columns / measured[:, None], beyond / measured)
     predicted = measured - beyond + columns @ found
     return Costs(
         round_us=float(found[0]),
         trip_us=float(found[1]),
-        wire_factor=1 + float(found[2]),
-        channel_gbps=float(1 / found[3]) if found[3] > 0 else None,
+        hash_us=float(found[2]),
+        wire_factor=1 + float(found[3]),
+        channel_gbps=float(1 / found[4]) if found[4] > 0 else None,
         n=len(rows),
         worst_residual=float(np.max(np.abs(predicted / measured - 1))),
     )
@@ -100,7 +114,7 @@ def predict_us(result: Result, primitives: Sequence[Primitive], costs: Costs) ->
     if f is None:
         return None
     channel = 1 / costs.channel_gbps if costs.channel_gbps else 0.0
-    figures = (costs.round_us, costs.trip_us, costs.wire_factor, channel)
+    figures = (costs.round_us, costs.trip_us, costs.hash_us, costs.wire_factor, channel)
     return f.known_us + sum(x * figure for x, figure in zip(f.fitted, figures, strict=True))
 
 
@@ -108,14 +122,17 @@ def predict_us(result: Result, primitives: Sequence[Primitive], costs: Costs) ->
 class Fitted:
     """Costs by segment, and for segments of too few results what multiplies the library's own prediction."""
 
-    costs: Mapping[Segment, Costs]
+    costs: Mapping[Segment, Costs | PlanCosts]
     scales: Mapping[Segment, float]
 
     def predict_us(self, result: Result, primitives: Sequence[Primitive]) -> float | None:
         """Latency in us of a case by what it ran as; None where its segment could not be fitted."""
         key = segment_of(result)
-        if key in self.costs:
-            return predict_us(result, primitives, self.costs[key])
+        costs = self.costs.get(key)
+        if isinstance(costs, PlanCosts):
+            return plan_costs.predict_us(result, primitives, costs)
+        if costs is not None:
+            return predict_us(result, primitives, costs)
         expected = result.ran.predicted_us if result.ran else None
         return None if expected is None or key not in self.scales else expected * self.scales[key]
 
@@ -126,9 +143,43 @@ def fit_segments(results: Iterable[Result], primitives: Sequence[Primitive]) -> 
     for r in results:
         if r.status == "ok" and r.latency is not None:
             segments[segment_of(r)].append(r)
-    costs = {k: found for k, rows in segments.items() if (found := fit_costs(rows, primitives)) is not None}
+    costs = {k: found for k, rows in segments.items() if (found := _fit(rows, primitives)) is not None}
     few = {k: rows for k, rows in segments.items() if k not in costs}
     return Fitted(costs=costs, scales={k: s for k, rows in few.items() if (s := _scale(rows)) is not None})
+
+
+def _fit(results: Sequence[Result], primitives: Sequence[Primitive]) -> Costs | PlanCosts | None:
+    by_plan = all(plan_costs.applies(r) for r in results)
+    return plan_costs.fit(results, primitives) if by_plan else fit_costs(results, primitives)
+
+
+def finalists(tunings: Iterable[Tuning], results: Iterable[Result]) -> tuple[Result, ...]:
+    """What tuning timed of our kernels, as results of cases like those of the same path and size in graphs.
+
+    Each has the median of its replays, without an interval (one value), and the plan's name as variant. A
+    choice of a size that has no result, and a name that is no plan, are left out.
+    """
+    like = {
+        (r.case.path, r.case.world, r.case.dtype, r.case.nbytes): r
+        for r in results
+        if r.case.mode == "graph" and r.case.backend == r.case.path and r.status == "ok"
+    }
+    found = []
+    for tuning in tunings:
+        model = like.get((tuning.path, tuning.world, tuning.dtype, tuning.nbytes))
+        if model is None:
+            continue
+        for name, (median_us, _) in tuning.finalists_us.items():
+            try:
+                plan = parse(name)
+            except ValueError:
+                continue
+            protocol = f"line{plan.line}" if plan.protocol == "line" else plan.protocol
+            latency = Estimate(value=median_us, lo=median_us, hi=median_us, n=1, unit="us")
+            ran = Ran(algorithm=name, protocol=protocol, channels=plan.blocks)
+            case = replace(model.case, variant=name)
+            found.append(Result(case=case, status="ok", latency=latency, ran=ran))
+    return tuple(found)
 
 
 def _scale(results: Iterable[Result]) -> float | None:
@@ -162,13 +213,18 @@ class HeldOut:
 
 
 def held_out(
-    results: Sequence[Result], primitives: Sequence[Primitive], *, fitted: Callable[[Result], bool]
+    results: Sequence[Result],
+    primitives: Sequence[Primitive],
+    *,
+    fitted: Callable[[Result], bool],
+    also: Sequence[Result] = (),
 ) -> HeldOut:
     """Fit the results that `fitted` chooses, segment by segment, and predict the other correct ones.
 
+    `also`: further results to fit where `fitted` chooses them, and not asked about (`finalists`).
     What a held-out case ran as is known from a log that times nothing; its latency is not looked at.
     """
-    found = fit_segments([r for r in results if fitted(r)], primitives)
+    found = fit_segments([r for r in (*results, *also) if fitted(r)], primitives)
     errors, unpredicted = [], []
     for r in results:
         if fitted(r) or r.status != "ok" or r.latency is None:
@@ -203,6 +259,7 @@ def _features(result: Result, primitives: Sequence[Primitive], *, timed: bool = 
         known_us=launch + schedule.rounds * table.latency[0].value,
         rounds=schedule.rounds,
         further_trips=schedule.rounds * (trips(result) - 1),
+        hash_steps=schedule.rounds * plan_costs.hash_steps(result),
         wire_us=max(edges) * packet,
         channel_us=moved / channels / 1e3,
         measured_us=result.latency.value if result.latency else 0.0,

@@ -9,7 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from arfloor.core.cases import SCHEMA_VERSION, BlockRecord, Case, Estimate, Manifest, Primitive, Samples
+from arfloor.core.cases import (
+    SCHEMA_VERSION,
+    BlockRecord,
+    Case,
+    Estimate,
+    Manifest,
+    Primitive,
+    Samples,
+    Tuning,
+)
 
 LEAST, MOST = 1e-9, 1e12
 """Of the value of a latency in us (a femtosecond, eleven days) or of a rate in GB/s."""
@@ -32,7 +41,16 @@ def fault(record: Any) -> str | None:
         return _primitive(record)
     if isinstance(record, Manifest):
         return _manifest(record)
+    if isinstance(record, Tuning):
+        return _tuning(record)
     return None
+
+
+def _tuning(record: Tuning) -> str | None:
+    times = [us for pair in record.finalists_us.values() for us in pair]
+    if all(LEAST <= us <= MOST for us in times) and 1 <= record.nbytes <= MOST_BYTES:
+        return None
+    return f"expected times from {LEAST:g} to {MOST:g} us of 1 to {MOST_BYTES} bytes"
 
 
 def _block(record: BlockRecord) -> str | None:

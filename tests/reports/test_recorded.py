@@ -91,3 +91,19 @@ def test_a_decode_run_of_many_cases_fits(tmp_path):
     run = rundir.load(write_run(tmp_path / "all", gpu_world()))
     weight = recorded.write(run, tmp_path / "kept")
     assert weight / len(run.results) * 2000 < recorded.MAX_BYTES
+
+
+def test_how_plans_were_chosen_stays_with_the_path(whole, tmp_path):
+    run = rundir.load(write_run(tmp_path / "run", gpu_world(sizes=(4096,))))
+    line = (
+        '{"path": "PATH", "world": 2, "dtype": "bfloat16", "nbytes": 4096, "plan": "ll-one-8x128", '
+        '"took_s": 0.1, "finalists_us": {"ll-one-8x128": [3.1, 3.2], "line16t32-one-8x64": [3.3, 3.3]}}\n'
+    )
+    bad = '{"path": "host"}\n' + line.replace("PATH", "host").replace("3.1", "-3.1")
+    text = line.replace("PATH", "host") + line.replace("PATH", "peer") + bad
+    (run.path / "tuning.jsonl").write_text(text, encoding="utf-8")
+    assert [t.path for t in rundir.tunings(run.path)] == ["host", "peer"]
+    recorded.write(run, tmp_path / "kept", "host")
+    (kept,) = rundir.tunings(tmp_path / "kept")
+    assert kept.finalists_us == {"ll-one-8x128": (3.1, 3.2), "line16t32-one-8x64": (3.3, 3.3)}
+    assert rundir.tunings(whole.path) == []
