@@ -36,7 +36,6 @@ from arfloor.backends.fused import FusedReducer, RowReducer, Rows
 from arfloor.backends.nccl import Nccl
 from arfloor.backends.ours import SWEEP_SPIN_S, OursError, Reducer
 from arfloor.backends.tune import choose
-from arfloor.core.cases import Case
 from arfloor.core.fused import by_row, by_row_flaw
 from arfloor.core.plans import Plan
 from arfloor.core.step_shape import Shape
@@ -60,16 +59,7 @@ def nccl_ways(ranks: GpuRank, variants: list[str]) -> dict[str, Way]:
     """A reduce a variant of NCCL, each on the communicator that the backend makes for it."""
     ways = {}
     for variant in variants:
-        case = Case(
-            backend="nccl",
-            variant=variant,
-            path=ranks.path,
-            devices=tuple(f"cuda:{r}" for r in range(ranks.world)),
-            numel=8,
-            dtype="bfloat16",
-            mode="graph",
-        )
-        communicator = Nccl().prepare(case, ranks.group, 1)._communicator
+        communicator = Nccl().prepare(ranks.case("nccl", variant, 16), ranks.group, 1)._communicator
         ways[f"nccl {variant}"] = Way(reduce=lambda x, group=communicator: dist.all_reduce(x, group=group))
     return ways
 

@@ -22,7 +22,6 @@ import torch.distributed as dist
 from gpu_ranks import join
 
 from arfloor.backends.nccl import Nccl
-from arfloor.core.cases import Case
 
 NBYTES = 256 << 10
 BATCH = 200  # operations between two looks at the counters
@@ -33,16 +32,7 @@ def main() -> None:
     variant = sys.argv[1] if len(sys.argv) > 1 else "ring-ll128"
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 10.0
     ranks = join()
-    devices = tuple(f"cuda:{r}" for r in range(ranks.world))
-    case = Case(
-        backend="nccl",
-        variant=variant,
-        path=ranks.path,
-        devices=devices,
-        numel=NBYTES // 2,
-        dtype="bfloat16",
-        mode="eager",
-    )
+    case = ranks.case("nccl", variant, NBYTES, "eager")
     op = Nccl().prepare(case, ranks.group, 2)
     # integers up to 256 are exact in bfloat16, also summed over eight ranks; neighbours differ, and so
     # does the same place an operation later

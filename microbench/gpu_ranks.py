@@ -39,10 +39,12 @@ class GpuRank:
         # NCCL reads it once a process, so a script measures the path it was started for
         self.path = "host" if os.environ.get("NCCL_P2P_DISABLE") == "1" else "peer"
 
-    def nccl(self, variant: str, nbytes: int, mode: str = "graph", *, rounds: int = 6) -> Estimate:
-        """Latency of one NCCL all-reduce of bfloat16 in us, the slowest rank deciding. Collective."""
-        case = Case(
-            backend="nccl",
+    def case(
+        self, backend: str, variant: str, nbytes: int, mode: str = "graph", *, inplace: bool = True
+    ) -> Case:
+        """An all-reduce of `nbytes` of bfloat16 among all ranks, on the path that this process measures."""
+        return Case(
+            backend=backend,
             variant=variant,
             settings=P2P_OFF if self.path == "host" else (),
             path=self.path,
@@ -50,23 +52,18 @@ class GpuRank:
             numel=nbytes // 2,
             dtype="bfloat16",
             mode=mode,
+            inplace=inplace,
         )
+
+    def nccl(self, variant: str, nbytes: int, mode: str = "graph", *, rounds: int = 6) -> Estimate:
+        """Latency of one NCCL all-reduce of bfloat16 in us, the slowest rank deciding. Collective."""
+        case = self.case("nccl", variant, nbytes, mode)
         return self._timed(Nccl().prepare(case, self.group, 4), case, rounds)
 
     def ours(self, variant: str, nbytes: int, mode: str = "graph", *, rounds: int = 6) -> Estimate:
         """The same for a variant of our own kernels, or a plan's name, verified first. Collective."""
         backend = Peer() if self.path == "peer" else Host()
-        case = Case(
-            backend=backend.name,
-            variant=variant,
-            settings=backend.settings,
-            path=self.path,
-            devices=tuple(f"cuda:{r}" for r in range(self.world)),
-            numel=nbytes // 2,
-            dtype="bfloat16",
-            mode=mode,
-            inplace=False,
-        )
+        case = self.case(backend.name, variant, nbytes, mode, inplace=False)
         op = backend.prepare(case, self.group, 4)
         check = verify.check_rank(op, case, self.rank, between=self.group.barrier)
         if any(self.group.all_gather(check.wrong)):

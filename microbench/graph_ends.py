@@ -80,14 +80,7 @@ def main() -> None:
         us: DeviceBarrier(ranks.group, ranks.path, device=ranks.rank, settle_us=us) for us in SETTLES_US
     }
     for nbytes in SIZES:
-        case = Case(
-            backend="nccl",
-            path=ranks.path,  # type: ignore[arg-type]
-            devices=tuple(f"cuda:{r}" for r in range(ranks.world)),
-            numel=nbytes // 2,
-            dtype="bfloat16",
-            mode="graph",
-        )
+        case = ranks.case("nccl", "default", nbytes)
         for settle_us, count in itertools.product(SETTLES_US, (FEW, MANY)):
             study(ranks, case, count, barriers[settle_us], settle_us)
     ranks.leave()

@@ -18,7 +18,7 @@ import argparse
 
 from gpu_ranks import GpuRank, join
 
-from arfloor.core.cases import Case, Estimate, Ran, Result
+from arfloor.core.cases import Estimate, Ran, Result
 from arfloor.core.costs import held_out
 from arfloor.core.plans import Plan
 from arfloor.primitives import gpu
@@ -29,16 +29,7 @@ WITHIN = 0.1
 
 def result(ranks: GpuRank, plan: Plan, nbytes: int, latency: Estimate) -> Result:
     """A measurement as the fits take it: what ran, and how long it took."""
-    case = Case(
-        backend=ranks.path,
-        variant=plan.name,
-        path=ranks.path,
-        devices=tuple(f"cuda:{r}" for r in range(ranks.world)),
-        numel=nbytes // 2,
-        dtype="bfloat16",
-        mode="graph",
-        inplace=False,
-    )
+    case = ranks.case(ranks.path, plan.name, nbytes, inplace=False)
     ran = Ran(algorithm=plan.name, protocol=f"line{plan.line}", channels=plan.blocks)
     return Result(case=case, status="ok", latency=latency, ran=ran)
 

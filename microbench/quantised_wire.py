@@ -28,7 +28,6 @@ from gpu_ranks import GpuRank, interleaved_us, join
 from arfloor.backends import tune
 from arfloor.backends.ours import PreparedReduce
 from arfloor.core import units
-from arfloor.core.cases import Case
 from arfloor.core.lossy import FAMILIES
 from arfloor.core.plans import Plan, Wire
 from arfloor.core.statistics import median_estimate
@@ -53,16 +52,7 @@ def candidates(ranks: GpuRank, wire: Wire, nbytes: int) -> list[Plan]:
 
 def prepared(ranks: GpuRank, plan: Plan, nbytes: int) -> PreparedReduce | None:
     """A plan's operation, or None, said, where its result is wrong on any rank. Collective."""
-    case = Case(
-        backend=ranks.path,
-        variant=plan.name,
-        path=ranks.path,
-        devices=tuple(f"cuda:{r}" for r in range(ranks.world)),
-        numel=nbytes // 2,
-        dtype="bfloat16",
-        mode="graph",
-        inplace=False,
-    )
+    case = ranks.case(ranks.path, plan.name, nbytes, inplace=False)
     op = PreparedReduce(case, ranks.group, SLOTS, plan, ranks.rank)
     check = verify.check_rank(op, case, ranks.rank, between=ranks.group.barrier)
     wrong = ranks.group.all_gather(check.wrong)

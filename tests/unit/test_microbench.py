@@ -80,3 +80,14 @@ def test_interleaved_runs_take_turns_and_give_the_slope_of_the_slowest_rank(monk
     found = gpu_ranks.interleaved_us(ranks, {"slow": lambda slot: 6.0, "fast": lambda slot: 3.0}, replays=5)
     assert found == {"slow": pytest.approx([8.0] * 5), "fast": pytest.approx([4.0] * 5)}
     assert len(closed) == 4
+
+
+@pytest.mark.parametrize("path", ["peer", "host"])
+def test_a_case_of_a_script_is_on_the_path_it_was_started_for(path: str, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    gpu_ranks = importlib.import_module("gpu_ranks")
+    rank = object.__new__(gpu_ranks.GpuRank)
+    rank.path, rank.world = path, 2
+    made = rank.case("nccl", "16ch", 262144)
+    assert (made.nbytes, made.world, made.path, made.inplace) == (262144, 2, path, True)
+    assert dict(made.settings) == ({"NCCL_P2P_DISABLE": "1"} if path == "host" else {})
