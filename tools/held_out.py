@@ -19,6 +19,7 @@ from collections import defaultdict
 from arfloor import rundir
 from arfloor.core.cases import Result
 from arfloor.core.costs import HeldOut, finalists, fit_segments, held_out
+from arfloor.core.errors import InputError
 
 WITHIN = 0.1
 
@@ -93,10 +94,11 @@ def in_graphs(run: rundir.Run) -> list[Result]:
 
 
 def main(paths: list[str]) -> None:
-    if not paths:
-        raise SystemExit(__doc__)
+    """Raises InputError."""
     run = rundir.load(paths[0])
     results = in_graphs(run)
+    if not results:
+        raise InputError(f"{paths[0]}: expected cases timed in CUDA graphs, found none; give a run of GPUs")
     other = rundir.load(paths[1]) if len(paths) > 1 else None
     latencies = {r.case.id: r.latency.value for r in other.results if r.latency is not None} if other else {}
     again = repeated(results, latencies)
@@ -119,4 +121,10 @@ def main(paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    try:
+        main(sys.argv[1:])
+    except InputError as error:
+        print(f"held_out: {error}", file=sys.stderr)
+        sys.exit(2)

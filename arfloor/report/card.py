@@ -100,6 +100,8 @@ def _advice(section: Section, found: whys.Why) -> list[str]:
         gains = phrases.options(row.verdict, row.results)
         if found.lever and found.lever.kind == "setting" and len(gains) > 1:
             how, gain = gains[-1]
+            if how in found.lever.sentence:
+                return [found.lever.sentence]
             return [f"{found.lever.sentence} Best: {how} ({units.ratio(gain)})."]
         verb = "Set" if gains and "=" in gains[0][0] else "Use"
         return [f"{verb} {', or '.join(f'{how} ({units.ratio(gain)})' for how, gain in gains)}."]

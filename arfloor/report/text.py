@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from io import StringIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from arfloor.core import nccl_picks, units
-from arfloor.core.cases import Primitive
+from arfloor.core.cases import Estimate, Primitive, Result
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
 from arfloor.report.model import Failure, Report, Row, Section, size_span, status_spans
@@ -28,14 +30,15 @@ _STYLE = {
 
 
 def render(report: Report, *, width: int = 140, color: bool = False) -> str:
-    """The whole report as text of at most `width` columns."""
+    """The whole report as text of at most `width` columns (of 100, where `width` is less)."""
     stream = StringIO()
-    console = Console(file=stream, width=width, force_terminal=color, highlight=False, emoji=False)
+    console = Console(file=stream, width=max(width, 100), force_terminal=color, highlight=False, emoji=False)
     console.print(_heading(report))
     for part in _winners(report):
         console.print(part)
     for section in report.sections:
-        console.print(_section(section, report.primitives))
+        table = _fitting(section, console)
+        console.print(_section(section, table, report.primitives))
     if report.failures:
         console.print(_failures(report.failures))
     for warning in report.warnings:
@@ -48,25 +51,49 @@ def _heading(report: Report) -> RenderableType:
     manifest = report.manifest
     lines = [
         f"arfloor: {report.box}",
-        f"run {manifest.run_id}, started {manifest.started}, {manifest.launches} launches, {report.origin}",
+        f"run {manifest.run_id}, started {manifest.started}, "
+        f"{manifest.launches} launch{'' if manifest.launches == 1 else 'es'}, {report.origin}",
         phrases.versions(manifest),
         *(f"note: {note}" for note in manifest.notes),
     ]
     return Text("\n".join(line for line in lines if line))
 
 
-def _section(section: Section, primitives: Sequence[Primitive]) -> RenderableType:
+def _fitting(section: Section, console: Console) -> Table:
+    """The table of sizes with as much as the terminal has room for: rich would cut figures off instead."""
+    tables = [
+        _sizes(section, intervals=intervals, checks=checks)
+        for intervals, checks in ((True, True), (True, False), (False, True), (False, False))
+    ]
+    unlimited = console.options.update_width(10_000)
+    fits = (t for t in tables if Measurement.get(console, unlimited, t).minimum <= console.width)
+    return next(fits, tables[-1])
+
+
+def _sizes(section: Section, *, intervals: bool, checks: bool) -> Table:
     table = Table(title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     floors = any(row.floor for row in section.rows)
     for name in ("size", "default us", "best us"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("which", min_width=13)
-    table.add_column("check", min_width=15)
+    table.add_column("which", min_width=12, overflow="fold")
+    if checks:
+        table.add_column("check", min_width=11)
     for name in ("attainable", "bound", "now", "left") if floors else ("now",):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in section.rows:
-        table.add_row(*_cells(row, floors=floors))
+        table.add_row(*_cells(row, floors=floors, intervals=intervals, checks=checks))
+    for column in table.columns:
+        if column.no_wrap:  # rich takes a cell's longest word for its least width
+            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    left_out = " and ".join(w for w, kept in (("intervals", intervals), ("checks", checks)) if not kept)
+    if left_out:
+        table.caption = f"{left_out} need a wider terminal; --format html has them"
+        table.caption_justify = "left"
+    return table
+
+
+def _section(section: Section, table: Table, primitives: Sequence[Primitive]) -> RenderableType:
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
     drawn = series(section)
     found = whys.why(section, primitives, drawn)
@@ -87,7 +114,7 @@ def _parts(found: whys.Why) -> RenderableType:
     table = Table(
         title=f"why, us at {units.size(found.row.nbytes)}", title_justify="left", box=box.SIMPLE_HEAD
     )
-    table.add_column("case")
+    table.add_column("case", overflow="fold")
     for name in ("measured", *found.parts):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("assumed")
@@ -104,7 +131,9 @@ def _libraries(section: Section) -> list[RenderableType]:
         return []
     table = Table(title="by library", title_justify="left", box=box.SIMPLE_HEAD)
     for name in libraries.HEADER:
-        table.add_column(name, justify="right" if name.endswith("us") or name == "size" else "left")
+        table.add_column(
+            name, justify="right" if name.endswith("us") or name == "size" else "left", overflow="fold"
+        )
     for row in rows:
         for number, library in enumerate(row.libraries):
             table.add_row("" if number else units.size(row.nbytes), *libraries.cells(library))
@@ -120,7 +149,7 @@ def _winners(report: Report) -> list[RenderableType]:
     table.box = box.SIMPLE_HEAD
     table.add_column("size", justify="right")
     for name in found.paths:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for nbytes, row in found.rows:
         table.add_row(units.size(nbytes), *row)
     return ["", table, *([Text(libraries.NOTE)] if found.marked else [])]
@@ -133,16 +162,23 @@ def _floor_lines(row: Row) -> list[str]:
     return [f"{name} at {units.size(row.nbytes)}, us: {phrases.floor_parts(terms)}" for name, terms in parts]
 
 
-def _cells(row: Row, *, floors: bool) -> list[RenderableType]:
+def _cells(row: Row, *, floors: bool, intervals: bool, checks: bool) -> list[RenderableType]:
     v = row.verdict
     same = v.best is not None and v.best is v.default
-    floor = [phrases.interval(v.attainable), units.number(v.bound.value) if v.bound else ""]
+
+    def shown(found: Estimate | None) -> str:
+        return phrases.interval(found) if intervals else units.number(found.value) if found else ""
+
+    def latency(result: Result | None) -> str:
+        return shown(result.latency) if result else ""
+
+    floor = [shown(v.attainable), units.number(v.bound.value) if v.bound else ""]
     return [
         units.size(v.nbytes),
-        phrases.latency(v.default),
-        phrases.latency(v.best),
+        latency(v.default),
+        latency(v.best),
         "(the default)" if same else libraries.marked(v.best),
-        phrases.check(v.best),
+        *([phrases.check(v.best)] if checks else []),
         *(floor if floors else []),
         units.ratio(v.headroom_now.value) if v.headroom_now else "",
         *([units.ratio(v.headroom_left.value) if v.headroom_left else ""] if floors else []),
@@ -154,7 +190,7 @@ def _failures(failures: tuple[Failure, ...]) -> RenderableType:
     table = Table(title="Not measured, or not believed", title_justify="left", title_style="bold")
     table.box = box.SIMPLE_HEAD
     for name in ("case", "path", "mode", "sizes", "status", "why"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for f in failures:
         why = f"{f.explanation} ({f.detail})" if f.detail else f.explanation
         table.add_row(f.label, f.path, f.mode, size_span(f.sizes), f.status, why)

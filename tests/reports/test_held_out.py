@@ -1,5 +1,8 @@
 """Latencies of the recorded runs predicted where they were not fitted, both paths of the two-GPU box."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,17 @@ import pytest
 from arfloor import rundir
 from arfloor.core.costs import held_out
 
-TOPOLOGIES = Path(__file__).resolve().parents[2] / "topologies"
+ROOT = Path(__file__).resolve().parents[2]
+TOPOLOGIES = ROOT / "topologies"
+
+
+def test_the_tool_refuses_what_is_no_run_of_gpus_in_a_line(tmp_path):
+    tool = [sys.executable, str(ROOT / "tools" / "held_out.py")]
+    here = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*tool, str(tmp_path)], capture_output=True, text=True, env=here, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("held_out: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.fixture(scope="module", params=["h200-x2-nvlink", "h200-x2-host-bridge"])

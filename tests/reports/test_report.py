@@ -56,6 +56,33 @@ def test_failures_are_grouped_and_explained(gpu):
     assert "NVLink" in shown
 
 
+@pytest.mark.parametrize("width", [80, 100, 120, 140, 200])
+def test_no_figure_and_no_verdict_is_cut_off_in_a_narrow_terminal(gpu, width):
+    """Undecided with wide intervals and a long name: the widest row there is."""
+
+    def wide(result):
+        e = result.latency
+        long = replace(result, case=replace(result.case, variant="a-variant-with-a-very-long-name"))
+        return replace(long, latency=replace(e, lo=e.value / 3.21, hi=e.value * 3.21)) if e else long
+
+    rows = [replace(r, verdict=replace(r.verdict, status="undecided")) for r in gpu.sections[1].rows]
+    rows = [
+        replace(r, verdict=replace(r.verdict, best=wide(r.verdict.best), default=wide(r.verdict.default)))
+        for r in rows
+    ]
+    report = replace(gpu, sections=(replace(gpu.sections[1], rows=tuple(rows)),))
+    shown = text.render(report, width=width)
+    table = shown.partition("host/pcie, 2 ranks")[2].partition("undecided 1 KiB to 1 MiB")[0]
+    lines = [line for line in table.splitlines() if line.strip().endswith("undecided")]
+    assert len(lines) == len(rows)
+    for line, row in zip(lines, rows, strict=True):
+        assert f"{row.verdict.best.latency.value:.3g}" in line
+        assert "x" in line.split()[-2]  # what is left, beside the verdict
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= max(width, 100)
+    assert ("wider terminal" in table) == (width < 200)
+
+
 def test_a_result_below_its_bound_is_believed_by_no_one(tmp_path):
     world = gpu_world(sizes=(262144,))
     impossible = Kind(backend="kernel", variant="impossible", path="host", alpha_us=0.5, gbps=1e6)

@@ -38,7 +38,7 @@ def line(miss: Miss) -> str:
     within = "inside its interval" if miss.inside else "outside its interval"
     return (
         f"{' '.join(miss.expected.key)}: predicted {_plain(e)} {e.unit}, measured {value}: "
-        f"{share * 100:+.0f} %, {within}"
+        f"{round(share * 100):+d} %, {within}"
     )
 
 
@@ -68,7 +68,7 @@ def _cell(miss: Miss, show: Any) -> str:
     """What was measured and its miss, marked where it is to be explained."""
     if miss.measured is None or miss.share is None:
         return NOTHING
-    text = f"{show(miss.measured)} ({miss.share * 100:+.0f} %)"
+    text = f"{show(miss.measured)} ({round(miss.share * 100):+d} %)"
     return f"**{text}**" if miss.to_explain else text
 
 
