@@ -77,11 +77,8 @@ def measure_block(bench: Bench, row: BlockPlan, schema: int) -> tuple[BlockRecor
                     step(bench, row, live)
         bench.progress.line("timing", block=row.block.id)
         _rounds(bench, row, [live for live in lives if live.failure is None])
-        wanted = [live for live in lives if traffic.wanted(live.case, bench.launch)]
-        if len(wanted) <= traffic.MOST_CASES:
-            for live in wanted:
-                if live.failure is None and not lossy.is_lossy(live.case):
-                    _count_bytes(bench, row, live)
+        for live in _to_count(bench, lives):
+            _count_bytes(bench, row, live)
         return _record(bench, row, lives, schema)
     finally:
         for live in lives:
@@ -198,6 +195,17 @@ def _exchange(bench: Bench, active: list[Live]) -> None:
         ]
     for live, (stop, replays) in zip(going, bench.group.broadcast(decisions), strict=True):
         live.stop, live.replays = stop, replays
+
+
+def _to_count(bench: Bench, lives: list[Live]) -> list[Live]:
+    """The cases whose bytes are counted; rank 0 chooses where there are too many."""
+    timed = {
+        live.case: float(np.median(np.concatenate(live.slowest)))
+        for live in lives
+        if live.failure is None and traffic.wanted(live.case, bench.launch) and not lossy.is_lossy(live.case)
+    }
+    ids = bench.group.broadcast([case.id for case in traffic.chosen(timed)]) if timed else []
+    return [live for live in lives if live.case.id in ids]
 
 
 def _count_bytes(bench: Bench, row: BlockPlan, live: Live) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from arfloor.core.cases import Case
@@ -13,7 +14,7 @@ from arfloor.runtime import health
 # the size that is checked: large enough to stand out of a launch's own bytes, and decode's own
 NBYTES = 262_144
 RUN_S = 0.25
-# in one block: a grid's settings move what its contenders move, and each check costs half a second
+# in one block, of which each costs half a second: of more, one a backend is checked
 MOST_CASES = 12
 # between two readings; the PCIe counters wrap at 4 GiB (see `health.moved`)
 MOST_BYTES = 2**31
@@ -24,6 +25,19 @@ SETTLE_S = 0.1
 def wanted(case: Case, launch: int) -> bool:
     """One size, one launch, graphs: one check a case and path is enough."""
     return launch == 0 and case.nbytes == NBYTES and case.mode == "graph" and case.path != "cpu"
+
+
+def chosen(cases: Mapping[Case, float]) -> list[Case]:
+    """Which of a block's cases are checked, by their latencies in us: all, or the fastest of each backend.
+
+    Settings of one library take one path; where there are many, one stands for the others. Pure.
+    """
+    if len(cases) <= MOST_CASES:
+        return list(cases)
+    fastest: dict[str, Case] = {}
+    for case in sorted(cases, key=lambda c: (cases[c], c.id)):
+        fastest.setdefault(case.backend, case)
+    return list(fastest.values())
 
 
 def count(bench: Any, case: Case, timer: Any, us: float) -> tuple[str | None, str]:

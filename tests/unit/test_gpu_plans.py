@@ -28,9 +28,7 @@ from arfloor.backends.nccl import (
 )
 from arfloor.core.cases import Case, Machine
 from arfloor.core.plan import Offer, make_plan
-from arfloor.core.schedules import schedules
 from arfloor.core.slopes import less_control_us, slopes_us
-from arfloor.core.traffic import expected_nbytes, path_mark, traffic_mark
 from arfloor.primitives.gpu import SIZES, in_order_of_need
 from arfloor.primitives.gpu_patterns import ends, patterns, rates_gbps
 from arfloor.runtime import jit
@@ -207,47 +205,6 @@ def test_counters_become_bytes_an_operation() -> None:
     assert moved(before, after, 100) == {"pcie_tx": pytest.approx(269_990)}
     with pytest.raises(ValueError, match="operation"):
         moved(before, after, 0)
-
-
-S = 262_144
-
-
-@pytest.mark.parametrize(
-    ("path", "nvlink", "observed", "says"),
-    [
-        ("peer", True, {"nvlink_tx": 1.001 * S, "pcie_tx": 600.0}, None),
-        ("peer", True, {"nvlink_tx": 2.02 * S}, None),  # LL doubles the bytes
-        ("peer", True, {}, None),
-        ("peer", True, {"nvlink_tx": 900.0, "pcie_tx": 1.2 * S}, "over nvlink"),
-        ("peer", False, {"pcie_tx": 1.2 * S, "nvlink_tx": 0.0}, None),
-        ("host", True, {"pcie_tx": 2.2 * S, "nvlink_tx": 0.0}, None),
-        ("host", True, {"pcie_tx": 1.1 * S, "nvlink_tx": 1.0 * S}, "where the path is host/pcie"),
-        ("host", True, {"pcie_tx": 300.0}, "over pcie"),
-    ],
-)
-def test_traffic_on_another_link_than_claimed_is_marked(
-    path: Any, nvlink: bool, observed: dict[str, float], says: str | None
-) -> None:
-    mark = traffic_mark(observed, path=path, nvlink=nvlink, world=2, nbytes=S)
-    assert (says in mark) if says and mark else mark is says
-
-
-def test_a_library_that_went_another_way_than_the_path_is_marked() -> None:
-    assert path_mark("peer", "P2P/CUMEM/read") is None
-    assert path_mark("host", "SHM/direct/direct") is None
-    assert path_mark("host", None) is None
-    assert path_mark("cpu", "SHM") is None
-    assert path_mark("peer", "symmetric") is None
-    assert "NCCL_P2P_LEVEL" in (path_mark("peer", "SHM/direct/direct") or "")
-    assert "ran over P2P" in (path_mark("host", "P2P/IPC") or "")
-
-
-@given(st.integers(2, 16), st.sampled_from(["peer", "host"]), st.integers(1, 1 << 26))
-def test_every_known_schedule_is_within_what_is_expected(world: int, path: Any, nbytes: int) -> None:
-    least, most = expected_nbytes(path, world, nbytes)
-    for schedule in schedules(path, world, nbytes):
-        assert least <= schedule.out_bytes
-        assert 2 * schedule.out_bytes <= most + 1
 
 
 def test_without_nvml_nothing_is_claimed() -> None:
