@@ -1,7 +1,12 @@
-"""What one launch of a run tunes, later launches need not tune again: names and choices in a file."""
+"""What one launch of a run tunes, later launches need not tune again: names and choices in a file.
+
+Only a convenience: a file that cannot be read or written costs a search. Nothing is raised, since one rank
+writes while the others go on, and would wait for it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -16,7 +21,9 @@ def read() -> dict[str, str]:
     file = Path(folder or ".") / "plans.json"
     if not folder or not file.is_file():
         return {}
-    return dict(json.loads(file.read_text(encoding="utf-8")))
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    return {}
 
 
 def add(name: str, choice: str) -> None:
@@ -26,13 +33,15 @@ def add(name: str, choice: str) -> None:
         return
     file = Path(folder) / "plans.json"
     fresh = file.with_suffix(".tmp")
-    fresh.write_text(json.dumps({**read(), name: choice}), encoding="utf-8")
-    fresh.replace(file)
+    with contextlib.suppress(OSError):
+        fresh.write_text(json.dumps({**read(), name: choice}), encoding="utf-8")
+        fresh.replace(file)
 
 
 def note(record: dict[str, object]) -> None:
     """Append how a choice was made to `tuning.jsonl` of the run, whose hidden folder the variable names."""
     folder = os.environ.get(PLANS_DIR)
     if folder:
-        with (Path(folder).parent / "tuning.jsonl").open("a", encoding="utf-8") as stream:
+        file = Path(folder).parent / "tuning.jsonl"
+        with contextlib.suppress(OSError), file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")

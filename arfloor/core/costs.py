@@ -34,7 +34,7 @@ from arfloor.core.rates import RateTable, usable
 from arfloor.core.trips import plan_of, trips
 
 LEAST = 4
-"""Results that a fit needs: as many as it has figures."""
+"""Results that a fit needs: as many as it has figures, but for the step of the hash."""
 
 Segment = tuple[object, ...]
 
