@@ -49,14 +49,14 @@ def show(title: str, results: list[Result], got: HeldOut, again: dict[str, bool]
 
 def show_finalists(run: rundir.Run, got: HeldOut, held: list[Result]) -> None:
     """Predictions of what tuning timed, of sizes that were not fitted."""
-    rows: dict[str, list[float]] = defaultdict(list)
+    rows: dict[str, list[bool | None]] = defaultdict(list)
     for r in held:
-        predicted = got.fitted.predict_us(r, run.primitives)
-        if predicted is not None and r.latency is not None:
-            rows[r.case.path].append(predicted / r.latency.value - 1)
-    for path, errors in sorted(rows.items()):
-        good = sum(abs(e) <= WITHIN for e in errors)
-        print(f"  {path:<5} {'finalists of tuning':<22} {good:>3} of {len(errors)}")
+        us = got.fitted.predict_us(r, run.primitives)
+        near = abs(us / r.latency.value - 1) <= WITHIN if us is not None and r.latency is not None else None
+        rows[r.case.path].append(near)
+    for path, found in sorted(rows.items()):
+        few = f", {found.count(None)} of kinds too few to fit" if None in found else ""
+        print(f"  {path:<5} {'finalists of tuning':<22} {found.count(True):>3} of {len(found)}{few}")
 
 
 def show_agreement(results: list[Result], timed: tuple[Result, ...]) -> None:

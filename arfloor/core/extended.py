@@ -96,9 +96,9 @@ def _figures(pair: Rig, gpus: int) -> dict[str, Figure]:
 def extended_probes(pair: Iterable[Primitive], gpus: int) -> tuple[Primitive, ...]:
     """The link probes that a box of `gpus` such GPUs should give, from those of two; origin predicted.
 
-    Every pair is like the one measured. Peer `all`: a port's rate both ways, divided among its peers, at
-    worst `DENSE_LOSS` of it. Host patterns with all GPUs active: as with two, at worst the two GPUs' sum
-    divided by all.
+    Every pair is like the one measured, towards the higher number and towards the lower each like its own.
+    Peer `all`: a port's rate both ways, divided among its peers, at worst `DENSE_LOSS` of it. Host patterns
+    with all GPUs active: as with two, at worst the two GPUs' sum divided by all.
     """
     found: list[Primitive] = []
     for p in pair:
@@ -111,13 +111,14 @@ def _many(p: Primitive, gpus: int) -> list[Primitive]:
     made = replace(p, origin="predicted", source=f"of two GPUs, extended to {gpus}")
     if p.path == "host" or p.kind == "launch":
         return _over_host(made, names)
-    if (p.src, p.dst) != ("cuda:0", "cuda:1"):  # the other direction of the pair: one stands for both
+    if (p.src, p.dst) not in (("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")):
         return []
-    pairs = [(a, b) for a in names for b in names if a != b and (p.kind == "stream" or a < b)]
+    up = p.src < p.dst  # both directions are kept: a bound takes the faster one, a round waits for the slower
+    pairs = [(a, b) for a in names for b in names if a != b and (a < b) == up]
     if p.active == "both_ways":
-        ring = [(a, names[(i + 1) % gpus]) for i, a in enumerate(names)]
+        ring = {(a, names[(i + 1) % gpus]) for i, a in enumerate(names)}
         dense = [replace(made, src=a, dst=b, active="all", estimate=_shared(p, gpus)) for a, b in pairs]
-        return [replace(made, src=a, dst=b) for a, b in ring] + (dense if gpus > 2 else [])
+        return [replace(made, src=a, dst=b) for a, b in pairs if (a, b) in ring] + (dense if gpus > 2 else [])
     return [replace(made, src=a, dst=b) for a, b in pairs]
 
 
