@@ -88,7 +88,7 @@ def _figures(pair: Rig, gpus: int) -> dict[str, Figure]:
         hi=round(host.hi, 4),
         unit="ratio",
         origin="assumed" if several else "measured",
-        source=f"two GPUs kept {host.value:.3f} each, as one alone did; {gpus} GPUs: assumed",
+        source=f"two GPUs kept {host.value:.3f} each of one direction alone; {gpus} GPUs: assumed",
     )
     return kept
 
