@@ -92,8 +92,8 @@ def _samples(samples: Samples) -> str | None:
 
 
 def _primitive(primitive: Primitive) -> str | None:
-    if primitive.nbytes < 0:
-        return f"expected 0 bytes or more, found {primitive.nbytes}"
+    if not 0 <= primitive.nbytes <= MOST_BYTES:
+        return f"expected 0 to {MOST_BYTES} bytes, found {'more' if primitive.nbytes > 0 else 'less'}"
     if primitive.estimate is None or primitive.status != "ok":
         return None
     return _estimate(primitive.estimate, _UNITS.get(primitive.kind, primitive.estimate.unit))

@@ -122,6 +122,14 @@ def test_latencies_and_rates_that_cannot_be_are_dropped(run, value, lo, hi, unit
     assert main(["report", str(run)]) == 0
 
 
+@pytest.mark.parametrize("nbytes", [-1, 10**400])
+def test_probes_of_sizes_that_cannot_be_are_dropped(run, nbytes, capsys):
+    rewrite(run / "primitives.jsonl", lambda p: p.update(nbytes=nbytes))
+    assert rundir.load(run).primitives == ()
+    assert main(["report", str(run), "--format", "html"]) == 0
+    assert "expected 0 to" in capsys.readouterr().err
+
+
 def test_an_interval_of_many_orders_is_honest_and_kept(run):
     """Two launches that disagree tenfold say little: one degree of freedom makes such intervals."""
     wide = {"value": 1957.96, "lo": 5.7e-15, "hi": 6.7e20, "n": 6, "unit": "us"}
