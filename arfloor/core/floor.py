@@ -249,8 +249,9 @@ def check_bound(result: Result, floor: Floor) -> Result:
         return result
     probe = max(floor.terms.bound, key=lambda t: t.us.value)
     detail = (
-        f"measured {result.latency.value:.3g} us, below the bound of {floor.bound.lo:.3g} us: "
-        f"the timing or a probe is wrong (largest term: {probe.name} {probe.us.value:.3g} us, {probe.source})"
+        f"measured {units.us(result.latency.value)}, below the bound of {units.us(floor.bound.lo)}: "
+        f"the timing or a probe is wrong (largest term: {probe.name} {units.us(probe.us.value)}, "
+        f"{probe.source})"
     )
     return replace(result, status="failed", reason="below_bound", detail=detail, latency=None)
 

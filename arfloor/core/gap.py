@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from arfloor.core import units
 from arfloor.core.cases import Case, Estimate, Path, Primitive, Result, record
 from arfloor.core.demands import demand_of
 from arfloor.core.floor import Term
@@ -232,13 +233,13 @@ class Lever:
 
 # what is left to do about the largest part, when no measured case is faster
 _REMEDY = {
-    "launch": "a launch costs {us:.2g} us of it: fuse the reduce with its neighbour, or replay a graph",
-    "hops": "one-way latencies cost {us:.2g} us of it: fewer rounds (one-shot) are the only cure",
-    "wire": "the wire takes {us:.2g} us of it: only fewer bytes help (reduce less often, quantise)",
-    "protocol": "the protocol's own bytes and fences cost {us:.2g} us of it: another protocol",
-    "additions": "the additions cost {us:.2g} us of it: more cores, or a two-shot that adds each chunk once",
-    "channels": "too few channels cost {us:.2g} us of it",
-    "unexplained": "{us:.2g} us of it are unexplained: profile the reduce itself before changing anything",
+    "launch": "a launch costs {us} us of it: fuse the reduce with its neighbour, or replay a graph",
+    "hops": "one-way latencies cost {us} us of it: fewer rounds (one-shot) are the only cure",
+    "wire": "the wire takes {us} us of it: only fewer bytes help (reduce less often, quantise)",
+    "protocol": "the protocol's own bytes and fences cost {us} us of it: another protocol",
+    "additions": "the additions cost {us} us of it: more cores, or a two-shot that adds each chunk once",
+    "channels": "too few channels cost {us} us of it",
+    "unexplained": "{us} us of it are unexplained: profile the reduce itself before changing anything",
 }
 
 
@@ -286,8 +287,10 @@ def next_lever(
     if gap is None:
         return None
     largest = max(gap.terms, key=lambda t: t.us.value)
-    remedy = _REMEDY[largest.name].format(us=largest.us.value)
-    said = f"Nothing measured beats {short_label(default.case)} ({gap.measured.value:.3g} us): "
+    if largest.us.value > gap.measured.value:
+        return None  # a part that is more than the whole says what ran was something else
+    remedy = _REMEDY[largest.name].format(us=units.number(largest.us.value))
+    said = f"Nothing measured beats {short_label(default.case)} ({units.us(gap.measured.value)}): "
     return Lever(kind=largest.name, ratio=None, sentence=said + remedy + ".")
 
 

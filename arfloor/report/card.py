@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from arfloor.core import units
@@ -103,7 +104,7 @@ def _advice(section: Section, found: whys.Why) -> list[str]:
             if how in found.lever.sentence:
                 return [found.lever.sentence]
             return [f"{found.lever.sentence} Best: {how} ({units.ratio(gain)})."]
-        verb = "Set" if gains and "=" in gains[0][0] else "Use"
+        verb = "Set" if gains and re.match(r"`\w+=", gains[0][0]) else "Use"
         return [f"{verb} {', or '.join(f'{how} ({units.ratio(gain)})' for how, gain in gains)}."]
     if found.lever:
         return [found.lever.sentence]

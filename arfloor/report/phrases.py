@@ -129,8 +129,7 @@ def how_to_get(case: Case) -> str:
     if case.backend == DEFAULT_BACKEND[case.path]:
         env = " ".join(part for part in (env, _variant_environment(case)) if part)
         return f"`{env}`" if env else f"{case.backend} as it is"
-    steps = [f"`{env}`"] if env else []
-    return " and ".join([*steps, _backend(case)])
+    return f"{_backend(case)}, with `{env}`" if env else _backend(case)
 
 
 def _variant_environment(case: Case) -> str:

@@ -46,6 +46,14 @@ def test_the_cpu_verdict_changes_with_size(cpu):
     assert by_size[1048576].status == "gap"
 
 
+def test_mpi_with_a_setting_is_used_with_it_and_a_setting_of_nccl_is_set(cpu, gpu):
+    case = cpu.sections[0].rows[0].verdict.best.case
+    tuned = replace(case, settings=(*case.settings, ("OMPI_MCA_coll_tuned_allreduce_algorithm", "ring")))
+    said = phrases.how_to_get(tuned)
+    assert said.startswith("MPI ranks (`mpiexec`, mpi4py) instead of gloo, with `OMPI_MCA_coll")
+    assert "set `NCCL" in card.render(gpu)
+
+
 def test_failures_are_grouped_and_explained(gpu):
     by_label = {f.label: f for f in gpu.failures}
     assert by_label["nccl ring-ll128-16ch"].status == "wrong"

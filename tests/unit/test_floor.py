@@ -115,7 +115,7 @@ def make_result(us, nbytes=262144, **changes):
 def test_a_result_below_its_bound_fails_loudly():
     got = check_bound(make_result(5.0), host_floor())
     assert (got.status, got.reason, got.latency) == ("failed", "below_bound", None)
-    assert "5 us" in got.detail
+    assert "measured 5.00 us" in got.detail
     fine = make_result(6.5)
     assert check_bound(fine, host_floor()) is fine
 

@@ -127,6 +127,15 @@ def test_levers_in_order():
     assert next_lever(result(1.0, latency=None, status="failed"), ()) is None
 
 
+def test_thousands_of_microseconds_are_said_without_an_exponent_and_no_part_exceeds_the_whole():
+    slow = result(2694.0, RING_LL_4)
+    said = next_lever(slow, (slow,), why_gap(slow, HOST)).sentence
+    assert "(2694 us)" in said
+    assert "e+" not in said
+    quick = result(0.5, RING_LL_4)  # less than its wire alone: something else ran
+    assert next_lever(quick, (quick,), why_gap(quick, HOST)) is None
+
+
 def asking(us, ran=None, name="one-graph"):
     found = result(us, ran, variant=name)
     settings = (("NCCL_GRAPH_MIXING_SUPPORT", "0"), ("NCCL_P2P_DISABLE", "1"))

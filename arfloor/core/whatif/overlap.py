@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from arfloor.core import units
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput
 from arfloor.core.whatif.intervention import given_or_assumed
@@ -72,4 +73,4 @@ class TwoBatchOverlap:
         last = max((g.each_us(step.situation, draw) for g in halves.groups), default=0.0)
         limit = (step.time_us(draw) - last) / 2 / self.contention.value
         half = step.compute_us * scale_compute(step, _half(step), draw)
-        return f"C(b/2) > {limit / 1e3:.3g} ms (here {half / 1e3:.3g})"
+        return f"C(b/2) > {units.number(limit / 1e3)} ms (here {units.number(half / 1e3)})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from arfloor.core import units
 from arfloor.core.cases import Estimate, record
 from arfloor.core.whatif.intervention import given, require
 from arfloor.core.whatif.step import Group, Step
@@ -56,4 +57,4 @@ class QuantisedWire:
         group = step.groups[0]
         small = self._shrunk(group, step.situation.shape.activation_bytes, 0.0)
         saved = group.transport_us(step.situation, draw) - small.transport_us(step.situation, draw)
-        return f"its overhead exceeds {saved:.3g} us a reduce"
+        return f"its overhead exceeds {units.us(saved)} a reduce"

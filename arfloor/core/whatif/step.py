@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from arfloor.core import units
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput, ModelShape
 from arfloor.core.whatif.curves import LatencyCurve, compute_ratio
@@ -279,5 +280,6 @@ def _check_steps(situation: Situation) -> None:
         if long.hi < short.lo:
             raise ValueError(
                 f"tok/s at concurrency {b0} and {b1} contradict each other: the step falls from "
-                f"{short.value / 1e3:.3g} to {long.value / 1e3:.3g} ms; expected it to grow with the batch"
+                f"{units.number(short.value / 1e3)} to {units.number(long.value / 1e3)} ms; "
+                "expected it to grow with the batch"
             )
