@@ -7,12 +7,13 @@ on what to do, starts workers that measure (`arfloor.runtime`), and rank 0 repor
     2    input or machine unfit: one line on rank 0, nothing written
     4    nothing could be measured
     5    a result was wrong, or faster than the bound
-    130  interrupted; what was done is kept and reported
+    130  interrupted, or the disk is full; what was done is kept (and reported, where it can be)
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -268,6 +269,9 @@ def main(argv: list[str] | None = None) -> int:
         return _among(ranks, argv, signals, spares)
 
 
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
 def _among(ranks: Ranks, argv: list[str], signals: Any, spares: Spares) -> int:
     """The command on one of `ranks`: what ends it early becomes one line and an exit code."""
     try:
@@ -278,6 +282,16 @@ def _among(ranks: Ranks, argv: list[str], signals: Any, spares: Spares) -> int:
         return BAD_INPUT
     except (StoreLost, TimeoutError) as error:
         print(f"arfloor: rank {ranks.rank} lost the others: {error}", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(
+            f"arfloor: rank {ranks.rank}: {where}{error.strerror}; what was done is kept: "
+            "make room, then go on with --resume",
+            file=sys.stderr,
+        )
         return INTERRUPTED
     finally:
         _leave(ranks)

@@ -1,7 +1,9 @@
 """All ranks agree before anything is written: supervisors as threads over a store that is a dictionary."""
 
+import errno
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,3 +193,24 @@ def test_a_run_of_another_machine_is_not_resumed(tmp_path):
         running.previous(str(tmp_path), here)
     with pytest.raises(BadInput, match=r"measured with ranks 2, found 4"):
         running.previous(str(tmp_path), machine.machine("cpu", 4, FACTS))
+
+
+def full(number):
+    def fail(*_):
+        raise OSError(number, "what the system says", "results.jsonl")
+
+    return fail
+
+
+def test_a_full_disk_is_a_line_and_other_faults_of_the_system_are_not_hidden(monkeypatch, capsys):
+    monkeypatch.setattr(sweep, "_leave", lambda ranks: None)
+    monkeypatch.setattr(sweep.signal, "signal", lambda *_: None)
+    ranks = SimpleNamespace(rank=1)
+    monkeypatch.setattr(sweep, "_on_rank", full(errno.ENOSPC))
+    assert sweep._among(ranks, [], None, None) == sweep.INTERRUPTED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("arfloor: rank 1: results.jsonl: what the system says")
+    assert "--resume" in line
+    monkeypatch.setattr(sweep, "_on_rank", full(errno.EBADF))
+    with pytest.raises(OSError, match="what the system says"):
+        sweep._among(ranks, [], None, None)
