@@ -233,18 +233,23 @@ def _covers(floor: Floor, result: Result) -> bool:
     return floor.path != "cpu" or not any(floor.sources) or result.case.backend in floor.sources
 
 
+CPU_SLACK = 0.8
+"""Probes of CPU ranks, short as they are, came out 8 % slower on two busy cores than a block measured later."""
+
+
 def check_bound(result: Result, floor: Floor) -> Result:
     """The result, or, when it is correct but faster than the bound, a failed one (`below_bound`).
 
     Nothing can beat the bound, so such a result proves its own timing or the probes wrong. CPU ranks
     share their cores with whatever else runs, and probes may have met a busier moment than the
-    result: there the whole interval must lie below, and the result's launcher must have been probed
-    (else `raise_attainable` lowers the bound).
+    result: there the whole interval must lie below CPU_SLACK of it, and the result's launcher must have
+    been probed (else `raise_attainable` lowers the bound).
     """
     # a lossy reduce moves fewer bytes than the bound counts
     if is_lossy(result.case) or result.status != "ok" or result.latency is None or not _covers(floor, result):
         return result
-    fastest = result.latency.hi if floor.path == "cpu" else result.latency.value
+    cpu = floor.path == "cpu"
+    fastest = result.latency.hi / CPU_SLACK if cpu else result.latency.value
     if fastest >= floor.bound.lo:
         return result
     probe = max(floor.terms.bound, key=lambda t: t.us.value)
