@@ -234,7 +234,7 @@ def _covers(floor: Floor, result: Result) -> bool:
 
 
 CPU_SLACK = 0.8
-"""Probes of CPU ranks, short as they are, came out 8 % slower on two busy cores than a block measured later."""
+"""Probes of CPU ranks, short as they are, came out 8 % slower on two busy cores than a later block."""
 
 
 def check_bound(result: Result, floor: Floor) -> Result:
