@@ -10,10 +10,13 @@ What is known by measurement stands in docs/kernels.md; the rules here follow fr
   link's own, so a spread of paces is tried, then refined around the best; once known at one size, a spread
   of a few suffices at the next.
 - From 96 KiB on, a block's warps poll in turn (`window`): polls in vain load the link that the sends need.
+- From 512 KiB on no pace is kept: paced plans win a chain by a tenth, collapse on some replays, and lose a
+  decode step. Warps with several tiles, one sent ahead, clock themselves.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +30,9 @@ NEAR = (0.85, 1.0, 1.15)
 BETWEEN = (0.8, 0.9, 1.1, 1.2)
 """Factors of a pace that reach to the next ones tried."""
 IN_TURN_NBYTES = 96 << 10
+AHEAD_NBYTES = 512 << 10
+AHEAD = ((3, 4), (4, 8), (8, 8))
+"""Tiles a warp and warps a block of plans that send one tile ahead."""
 
 SMALL_TILES = 40
 FAMILIES = ("line16", "line64", "line128", "line512", "ll", "flag", "pull", "line128-two", "line512-two")
@@ -175,11 +181,10 @@ def _host_pair(facts: Facts, nbytes: int, paces: Sequence[int]) -> Iterable[Plan
             for warps, lag in ((4, 0), (4, 250), (2, 250)):
                 yield replace(fitted(front, facts, nbytes, warps), lag=lag)
         return
-    for warps in (4, 8) if nbytes < 1 << 19 else (8, 16):
-        for pace in paces:
-            plan = replace(fitted(replace(long, pace=pace), facts, nbytes, warps), lag=150)
-            yield replace(plan, window=_window(warps, nbytes) if nbytes >= IN_TURN_NBYTES else 0)
-    for rounds, warps in ((3, 4), (4, 8), (8, 8)):
+    for warps, pace in itertools.product((4, 8), paces if nbytes < AHEAD_NBYTES else ()):
+        plan = replace(fitted(replace(long, pace=pace), facts, nbytes, warps), lag=150)
+        yield replace(plan, window=_window(warps, nbytes) if nbytes >= IN_TURN_NBYTES else 0)
+    for rounds, warps in AHEAD if nbytes < AHEAD_NBYTES else (*AHEAD, (3, 8), (4, 4), (8, 4), (16, 8)):
         yield replace(fitted(long, facts, nbytes, warps, rounds), lookahead=1)
 
 
