@@ -237,5 +237,7 @@ def select(rig: Rig, ranks: Sequence[str] | None, world: int) -> tuple[str, ...]
             )
         return tuple(ranks)
     if not 2 <= world <= len(rig.gpus):
-        raise ValueError(f"{rig.name}: expected a world of 2 to {len(rig.gpus)}, found {world}")
+        most = len(rig.gpus)
+        allowed = "2 and no other" if most == 2 else f"2 to {most}"
+        raise ValueError(f"{rig.name}: expected a world of {allowed}, found {world}")
     return rig.gpus[:world]

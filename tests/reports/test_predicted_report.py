@@ -149,7 +149,7 @@ def test_what_cannot_be_predicted_is_refused_in_a_line(tmp_path, gpu_run, capsys
     cpu = write_run(tmp_path / "cpu", cpu_world(sizes=(1024,)))
     assert "only runs on GPUs" in refused(capsys, cpu, "--world", 4)
     assert "measured: 2 ranks on cpu" in refused(capsys, cpu, "--path", "host")
-    assert "expected a world of 2 to 2" in refused(capsys, gpu_run, "--world", 4)
+    assert "expected a world of 2 and no other, found 4" in refused(capsys, gpu_run, "--world", 4)
     assert "no peer access" in refused(capsys, "--topology", "rtx-4090-x2-no-p2p", "--path", "peer")
     assert "measured run" in refused(capsys, "--topology", SWITCHES, "--table", "nccl-tests")
 

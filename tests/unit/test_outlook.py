@@ -44,7 +44,7 @@ def test_all_gpus_leave_no_choice():
     assert got.path == "host"
     assert got.choices == ()
     assert got.groups == ()
-    with pytest.raises(ValueError, match="world of 2 to 2"):
+    with pytest.raises(ValueError, match="world of 2 and no other"):
         outlook(io.find("rtx-4090-x2-no-p2p").rig, world=3)
 
 
