@@ -26,7 +26,7 @@ from typing import Any
 
 from arfloor.backends import kept
 from arfloor.backends.base import SUPPORTED, Group, Support, Variant
-from arfloor.backends.slots import TorchSlots
+from arfloor.backends.slots import ForeignMemory, TorchSlots
 from arfloor.core.cases import Case, Machine, Ran
 from arfloor.core.slopes import chain_us, slopes_us
 
@@ -189,7 +189,7 @@ class Session:
         if self._free[size]:
             return self._free[size].pop()  # type: ignore[no-any-return]
         memory = self._make(size)
-        view = torch.as_tensor(_Memory(int(memory.data()), size), device=device)
+        view = torch.as_tensor(ForeignMemory(int(memory.data()), size), device=device)
         return _Buffer(size, memory, view)
 
     def give(self, buffers: Sequence[_Buffer]) -> None:
@@ -212,18 +212,6 @@ class _Buffer:
 
     def __init__(self, nbytes: int, memory: Any, view: Any) -> None:
         self.nbytes, self.memory, self.view = nbytes, memory, view
-
-
-class _Memory:
-    """Device memory that someone else owns, as an array of bytes that torch can view."""
-
-    def __init__(self, pointer: int, nbytes: int) -> None:
-        self.__cuda_array_interface__: dict[str, Any] = {
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (pointer, False),
-            "version": 3,
-        }
 
 
 _SESSIONS: list[Session] = []

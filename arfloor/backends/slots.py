@@ -63,3 +63,15 @@ class TorchSlots:
         """Let go of the buffers."""
         self.inputs = []
         self.outputs = []
+
+
+class ForeignMemory:
+    """Device memory that someone else owns, as an array of bytes that torch can view."""
+
+    def __init__(self, pointer: int, nbytes: int) -> None:
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }

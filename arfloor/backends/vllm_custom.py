@@ -11,11 +11,10 @@ from __future__ import annotations
 import atexit
 import importlib
 from collections.abc import Sequence
-from typing import Any
 
 from arfloor.backends.base import SUPPORTED, Group, Support, Variant
 from arfloor.backends.engine_gates import gates
-from arfloor.backends.slots import TorchSlots
+from arfloor.backends.slots import ForeignMemory, TorchSlots
 from arfloor.core.cases import Case, Machine, Ran
 
 MAX_NBYTES = 8 << 20  # the engines' own; the largest message is smaller
@@ -137,7 +136,7 @@ class CustomOp(TorchSlots):
         stride = -(-case.nbytes // 256) * 256
         self._shared = custom.create_shared_buffer(slots * stride, group=custom.group)
         flat = torch.as_tensor(
-            _Memory(self._shared[self._rank], slots * stride), device=self.inputs[0].device
+            ForeignMemory(self._shared[self._rank], slots * stride), device=self.inputs[0].device
         )
         self.inputs = [flat[i * stride : i * stride + case.nbytes].view(self._dtype) for i in range(slots)]
         for i in range(slots):  # the kernel looks an input's address up among those registered
@@ -162,15 +161,3 @@ class CustomOp(TorchSlots):
         """Let go of the buffers. Registrations stay with the communicator, which has no way to drop one, and
         so do the shared buffers that they name."""
         super().close()
-
-
-class _Memory:
-    """Device memory that someone else owns, as an array of bytes that torch can view."""
-
-    def __init__(self, pointer: int, nbytes: int) -> None:
-        self.__cuda_array_interface__: dict[str, Any] = {
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (pointer, False),
-            "version": 3,
-        }
