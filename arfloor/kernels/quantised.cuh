@@ -129,7 +129,7 @@ __device__ __forceinline__ void body(const Args& a) {
       for (u32 p = 0; p < ARF_WORLD; ++p) from[p] = w.in_all(0, p, i);
       const u32 others = ((1u << ARF_WORLD) - 1) & ~(1u << a.rank);
       good = good && w.collect<ARF_WORLD>(from, i < a.units ? others : 0, a.rank, 0, got);
-      turns.pass(w.sequence + r);
+      turns.pass(w, w.sequence + r);
       if (!good) break;
       float sum[BLOCK];
 #pragma unroll

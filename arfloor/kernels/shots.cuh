@@ -58,8 +58,8 @@ struct Turns {
       if (tired(spin) && __any_sync(FULL, give_up(spin, w.a))) return false;
     return true;
   }
-  __device__ __forceinline__ void pass(u32 mark) const {
-    if (threadIdx.x % 32 == 0) atomicExch(passed + warp, mark);
+  __device__ __forceinline__ void pass(const Worker& w, u32 mark) const {
+    if (w.a.window != 0 && threadIdx.x % 32 == 0) atomicExch(passed + warp, mark);
   }
 };
 
@@ -99,7 +99,7 @@ __device__ __forceinline__ void body(const Args& a) {
       w.hold(sent_at, a.lag);
       good = turns.wait(w, w.sequence + r) &&
              sum_in_order<ARF_WORLD>(w, 0, a.rank, i < a.units, own, [&](u32 from) { return w.in_all(0, from, i); }, sum);
-      turns.pass(w.sequence + r);
+      turns.pass(w, w.sequence + r);
       if (!good) break;
       rounded(sum, result);
       after.with(w, i, result);
