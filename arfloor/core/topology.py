@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from arfloor.core.cases import Edge, Node, Topology, record
 
@@ -187,12 +187,3 @@ def equal_islands(topology: Topology, ranks: Sequence[str]) -> tuple[tuple[str, 
         if len(groups) > 1 and len({len(g) for g in groups}) == 1 and len(groups[0]) > 1:
             return tuple(groups)
     return ()
-
-
-def combined(usages: Iterable[Usage]) -> dict[Resource, float]:
-    """Sum of usages by resource."""
-    total: dict[Resource, float] = defaultdict(float)
-    for usage in usages:
-        for name, share in usage.items():
-            total[name] += share
-    return dict(total)

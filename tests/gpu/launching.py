@@ -17,6 +17,32 @@ from arfloor.runtime.ranks import NO_MULTICAST
 
 PROGRAM = Path(__file__).with_name("two_ranks.py")
 ROOT = Path(__file__).parents[2]
+# by path, what tests on real ranks reduce with: every protocol, one-shot and two-shot, push and pull
+PLANS = {
+    "peer": (
+        "line16t32-one-22x256",
+        "line64t32-one-16x256-ahead1",
+        "line128t64-one-137x128",
+        "line512t64-one-66x256",
+        "line128t64-two-32x256-ahead1",
+        "line128t64-one-staged-16x128",
+        "ll-one-64x512",
+        "flag-one-16x256",
+        "flag-two-32x256",
+        "flag-one-pull-16x512",
+        "flag-two-pull-16x256",
+    ),
+    "host": (
+        "line16t32-one-22x256",
+        "line64t32-one-16x256-ahead1",
+        "line128t64-one-64x256-lag200",
+        "line512t64-one-66x256-pace27-lag150-window2",
+        "line512t64-two-32x256-ahead1",
+        "ll-one-64x512",
+        "flag-one-16x256",
+        "flag-two-32x256",
+    ),
+}
 
 
 def real_ranks(

@@ -8,40 +8,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from launching import real_ranks
+from launching import PLANS, real_ranks
 
 pytestmark = [pytest.mark.gpu2, pytest.mark.processes]
 
 
 def two_ranks(*arguments: str, ends: tuple[int, int] = (0, 0)) -> list[Any]:
     return real_ranks(2, *arguments, ends=ends)
-
-
-PLANS = {
-    "peer": (
-        "line16t32-one-22x256",
-        "line64t32-one-16x256-ahead1",
-        "line128t64-one-137x128",
-        "line512t64-one-66x256",
-        "line128t64-two-32x256-ahead1",
-        "line128t64-one-staged-16x128",
-        "ll-one-64x512",
-        "flag-one-16x256",
-        "flag-two-32x256",
-        "flag-one-pull-16x512",
-        "flag-two-pull-16x256",
-    ),
-    "host": (
-        "line16t32-one-22x256",
-        "line64t32-one-16x256-ahead1",
-        "line128t64-one-64x256-lag200",
-        "line512t64-one-66x256-pace27-lag150-window2",
-        "line512t64-two-32x256-ahead1",
-        "ll-one-64x512",
-        "flag-one-16x256",
-        "flag-two-32x256",
-    ),
-}
 
 
 @pytest.mark.parametrize("path", ["peer", "host"])
