@@ -26,7 +26,7 @@ import torch
 from gpu_ranks import GpuRank, interleaved_us, join
 
 from arfloor.backends import tune
-from arfloor.backends.ours import PreparedReduce
+from arfloor.backends.prepared_reduce import PreparedReduce
 from arfloor.core import units
 from arfloor.core.lossy import FAMILIES
 from arfloor.core.plans import Plan, Wire

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from arfloor.core import fused
-from arfloor.core.cases import ITEMSIZE, Case, Path, Ran
+from arfloor.core.cases import ITEMSIZE, Path
 from arfloor.core.plans import (
     MAX_WORLD,
     STATE_COUNTERS,
@@ -331,73 +331,3 @@ def _from_device(pointer: int, nbytes: int) -> np.ndarray:
     kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
     jit.checked(runtime.cudaMemcpy(values.ctypes.data, pointer, nbytes, kind))
     return values
-
-
-class PreparedReduce:
-    """A case of the `peer` or `host` backend, ready to run: a reducer and `slots` pairs of torch tensors.
-
-    Collective to make. `device` is this rank's, which must be the current one.
-    """
-
-    def __init__(self, case: Case, group: Any, slots: int, plan: Plan, device: int) -> None:
-        import torch
-
-        self.slots, self.case, self.plan = slots, case, plan
-        self._torch, self._device = torch, device
-        self._inputs, self._outputs = jointly(group, f"buffers of {case.label}", self._allocate)
-        self.reducer = Reducer(
-            plan=plan,
-            path=case.path,
-            dtype=case.dtype,
-            group=group,
-            device=device,
-            max_nbytes=case.nbytes,
-        )
-        self._operations = [
-            self.reducer.bind(source.data_ptr(), target.data_ptr(), case.nbytes)
-            for source, target in zip(self._inputs, self._outputs, strict=True)
-        ]
-        group.barrier()  # nobody starts before all have cleared and mapped everything
-
-    def _allocate(self) -> tuple[list[Any], list[Any]]:
-        dtype, device = getattr(self._torch, self.case.dtype), f"cuda:{self._device}"
-        inputs = [self._torch.zeros(self.case.numel, dtype=dtype, device=device) for _ in range(self.slots)]
-        return inputs, inputs if self.case.inplace else [self._torch.empty_like(x) for x in inputs]
-
-    def write(self, slot: int, values: np.ndarray) -> None:
-        """Set a slot's input from float64 values, shape (numel,)."""
-        source = self._torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
-        self._inputs[slot].copy_(source)  # rounds once, on the host, from float64
-
-    def poison(self, slot: int) -> None:
-        """NaN into a slot's output, when it has one of its own."""
-        if not self.case.inplace:
-            self._outputs[slot].fill_(float("nan"))
-
-    def run(self, slot: int) -> None:
-        """Enqueue a slot's reduction on torch's current stream."""
-        self._operations[slot].launch(self._torch.cuda.current_stream(self._device).cuda_stream)
-
-    def read(self, slot: int) -> np.ndarray:
-        """A slot's output as float64, after waiting. Raises PeerTimeout when a kernel gave up."""
-        self._torch.cuda.synchronize(self._device)
-        self.reducer.check()
-        return self._outputs[slot].double().cpu().numpy()
-
-    def ran(self) -> Ran:
-        """The plan's name and parts; our kernels choose nothing at run time."""
-        plan = self.plan
-        return Ran(
-            algorithm=plan.name,
-            protocol=f"{plan.protocol}{plan.line}" if plan.protocol == "line" else plan.protocol,
-            channels=plan.blocks,
-            transport="pinned host memory" if self.case.path == "host" else "peer memory",
-            library="arfloor",
-            source="self",
-        )
-
-    def close(self) -> None:
-        """Free everything; idempotent."""
-        self.reducer.close()
-        self._operations = []
-        self._inputs = self._outputs = []

@@ -71,7 +71,7 @@ class OwnBackend:
         """Set a case up collectively. Raises OursError or SlabError on every rank when any rank fails."""
         import torch
 
-        from arfloor.backends.ours import PreparedReduce
+        from arfloor.backends.prepared_reduce import PreparedReduce
 
         device = torch.device(case.devices[group.rank])
         ordinal = torch.cuda.current_device() if device.index is None else device.index

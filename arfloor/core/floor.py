@@ -99,8 +99,8 @@ def floor(
         raise ValueError(f"floor: expected nbytes >= 1, found {nbytes}")
     known = tuple(primitives)
     probes = usable(known, path=path, devices=devices)
-    groups = (RateTable.of(group, path=path, world=world) for group in _launchers(probes, path))
-    tables = [table for table in groups if table is not None]
+    groups = _launchers(probes, path)
+    tables = [t for g in groups if (t := RateTable.of(g, path=path, world=world)) is not None]
     if not tables:
         return None
     # software that may use peer access may also go through host memory: the bound must allow for both
