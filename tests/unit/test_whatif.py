@@ -9,7 +9,7 @@ import pytest
 
 from arfloor import library, models, rundir
 from arfloor.core.cases import Estimate
-from arfloor.core.decode import MissingInput, reduce_traffic_gbps, shape_from_config
+from arfloor.core.decode import MissingInput, reduce_traffic_gbps
 from arfloor.core.whatif.analysis import decide, run_scenario
 from arfloor.core.whatif.curves import compute_ratio, table_curve
 from arfloor.core.whatif.dp_attention import DataParallelAttention
@@ -77,68 +77,6 @@ def test_link_traffic_of_the_reduces():
     assert reduce_traffic_gbps(shape, 4, 64, 509 / 64) == pytest.approx(
         87 * 1.5 * 524288 * 7.953 / 1e9, rel=1e-3
     )
-
-
-def test_every_model_of_the_library_cites_every_figure():
-    for name in models.names():
-        shape = models.load(name)
-        cited = {figure for figure, source in shape.sources if len(source) > 10}
-        assert {"hidden", "layers", "reduces_per_layer", "other_reduces", "activation_bytes"} <= cited
-        assert set(shape.assumed) <= cited
-        assert models.load(name.upper()) == shape
-
-
-@pytest.mark.parametrize(
-    "text", ["[hidden]\nvalue = 1\n", "[colour]\nvalue = 1\nsource = 'x'\n", "hidden = 4096\n"]
-)
-def test_a_figure_without_a_source_is_refused(text):
-    with pytest.raises(ValueError, match="source"):
-        models.from_toml(text, "m")
-
-
-CONFIGS = {
-    "dense": ({"hidden_size": 8192, "num_hidden_layers": 80, "num_key_value_heads": 8}, 161, 0, "gqa"),
-    "mla moe": (
-        {
-            "hidden_size": 7168,
-            "num_hidden_layers": 61,
-            "first_k_dense_replace": 3,
-            "n_routed_experts": 256,
-            "n_shared_experts": 1,
-            "kv_lora_rank": 512,
-            "num_nextn_predict_layers": 1,
-        },
-        123,
-        58,
-        "mla",
-    ),
-    "multimodal moe": (
-        {
-            "text_config": {
-                "hidden_size": 4096,
-                "num_hidden_layers": 60,
-                "num_experts": 512,
-                "full_attention_interval": 4,
-            }
-        },
-        121,
-        60,
-        "hybrid",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_a_hugging_face_config_gives_the_shape(kind):
-    config, reduces, moe_layers, attention = CONFIGS[kind]
-    shape = shape_from_config(config, name=kind)
-    assert (shape.reduces, shape.moe_layers, shape.attention) == (reduces, moe_layers, attention)
-    assert "reduces_per_layer" in shape.assumed
-
-
-def test_a_config_that_lacks_a_key_names_it():
-    with pytest.raises(MissingInput, match="num_hidden_layers"):
-        shape_from_config({"hidden_size": 1024})
 
 
 def test_a_printed_figure_is_known_to_half_its_last_digit():
