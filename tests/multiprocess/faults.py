@@ -54,6 +54,14 @@ class Killed(Faulty):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Aborted(Faulty):
+    """A library's thread says that the device is lost, and aborts the process."""
+
+    def fault(self):
+        os.write(2, b"terminate called: CUDA error: an illegal memory access was encountered\n")
+        os.abort()
+
+
 class Hangs(Faulty):
     """It never returns."""
 

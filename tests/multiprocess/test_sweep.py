@@ -145,6 +145,16 @@ def test_each_fault_costs_its_case_and_nothing_else(tmp_path, recipe):
     assert no_traceback(stderr)
 
 
+def test_a_worker_that_a_library_aborts_carries_the_reason_of_its_output(tmp_path, once):
+    out = tmp_path / "run"
+    code, _, stderr = sweep(once, "--backends", f"gloo,{FAULTS}:Aborted", "--out", out, cwd=tmp_path)
+    assert code == 0, stderr
+    run = rundir.load(out)
+    (failed,) = [r for r in run.results if r.status != "ok"]
+    assert (failed.case.backend, failed.case.nbytes, failed.reason) == ("aborted", 65536, "illegal_address")
+    assert "rank 1" in failed.detail
+
+
 def test_a_wrong_result_on_one_rank_is_no_fast_result(tmp_path, once):
     out = tmp_path / "run"
     code, _, stderr = sweep(once, "--backends", f"gloo,{FAULTS}:Wrong", "--out", out, cwd=tmp_path)

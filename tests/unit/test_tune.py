@@ -154,6 +154,26 @@ def test_a_size_within_half_as_much_again_of_a_searched_one_is_searched_briefly(
     assert not own_backend._between(("peer", 2, "bfloat16", 1536))
 
 
+def test_a_pace_is_known_from_the_nearest_size_of_the_same_path_world_and_dtype(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def paced(pace: int) -> Plan:
+        return Plan(protocol="line", line=512, pace=pace)
+
+    chosen = {
+        ("host", 2, "bfloat16", 4096): Plan(protocol="ll"),
+        ("host", 2, "bfloat16", 65536): paced(27),
+        ("host", 2, "bfloat16", 1 << 20): paced(29),
+        ("host", 2, "float32", 8192): paced(40),
+        ("host", 4, "bfloat16", 8192): paced(50),
+        ("peer", 2, "bfloat16", 8192): paced(60),
+    }
+    monkeypatch.setattr(own_backend, "_CHOSEN", chosen)
+    assert own_backend._nearest_paced(("host", 2, "bfloat16", 8192)) == paced(27)
+    assert own_backend._nearest_paced(("host", 2, "bfloat16", 1 << 19)) == paced(29)
+    assert own_backend._nearest_paced(("host", 2, "float16", 8192)) is None
+
+
 def test_groups_that_reduce_at_the_same_time_choose_one_plan_together(world: World) -> None:
     def choose(whole: ThreadGroup) -> tune.Choice:
         mine = own_backend.SubGroup(whole, (0, 1) if whole.rank < 2 else (2, 3))
