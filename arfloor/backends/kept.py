@@ -11,6 +11,9 @@ import json
 import os
 from pathlib import Path
 
+from arfloor import rundir
+from arfloor.core.cases import Tuning
+
 PLANS_DIR = "ARFLOOR_PLANS_DIR"
 """Variable that names the folder of the table."""
 
@@ -38,10 +41,9 @@ def add(name: str, choice: str) -> None:
         fresh.replace(file)
 
 
-def note(record: dict[str, object]) -> None:
-    """Append how a choice was made to `tuning.jsonl` of the run, whose hidden folder the variable names."""
+def note(tuning: Tuning) -> None:
+    """Append how a choice was made to the run, whose hidden folder the variable names."""
     folder = os.environ.get(PLANS_DIR)
-    if folder:
-        file = Path(folder).parent / "tuning.jsonl"
-        with contextlib.suppress(OSError), file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+    if folder and Path(folder).is_dir():
+        with contextlib.suppress(OSError):
+            rundir.Writer(Path(folder).parent).tuning([tuning])

@@ -112,7 +112,7 @@ class OwnBackend:
                 _CHOSEN[key] = choice.plan
                 if whole.rank == 0:
                     kept.add(_name(key), choice.plan.name)
-                    kept.note(choice.record(key[:3], time.monotonic() - begun))
+                    kept.note(choice.tuning(key[:3], time.monotonic() - begun))
             return _CHOSEN[key]
         if case.variant == "rule":
             return tune.untuned(self.path, group.world, device, case.nbytes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arfloor.backends.ours import OursError, Reducer, jointly
-from arfloor.core.cases import ITEMSIZE, Path
+from arfloor.core.cases import ITEMSIZE, DType, Path, Tuning
 from arfloor.core.plans import Plan, parse
 from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.core.tuning import (
@@ -47,18 +47,18 @@ class Choice:
     nbytes: int
     times_us: dict[str, tuple[float, float]]
 
-    def record(self, where: tuple[Path, int, str], took_s: float) -> dict[str, object]:
-        """A line of `tuning.jsonl`; `where`: path, world and dtype."""
+    def tuning(self, where: tuple[Path, int, DType], took_s: float) -> Tuning:
+        """For the run's `tuning.jsonl`; `where`: path, world and dtype."""
         path, world, dtype = where
-        return {
-            "path": path,
-            "world": world,
-            "dtype": dtype,
-            "nbytes": self.nbytes,
-            "plan": self.plan.name,
-            "took_s": round(took_s, 3),
-            "finalists_us": {n: [round(t, 3) for t in pair] for n, pair in self.times_us.items()},
-        }
+        return Tuning(
+            path=path,
+            world=world,
+            dtype=dtype,
+            nbytes=self.nbytes,
+            plan=self.plan.name,
+            took_s=round(took_s, 3),
+            finalists_us={n: (round(a, 3), round(b, 3)) for n, (a, b) in self.times_us.items()},
+        )
 
 
 def facts_of(path: Path, world: int, device: int) -> Facts:
