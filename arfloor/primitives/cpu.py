@@ -8,7 +8,8 @@
     best       (`active`) the single best repetition of each of these, which only a bound may use
 
 They run in the first launch of each launcher, with the library that launcher brings: `source` says
-which, since a path's floor is the best library's.
+which, since a path's floor is the best library's. The best repetition is sought again beside every
+block (`Again`): ranks that share cores with other work may be slow for seconds and quick thereafter.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _BURST_BYTES, _BURST = 1 << 20, (4, 16)
 _REPEATS = (5, 200)
 # probing ends after this many budgets with what it has
 PATIENCE = 4.0
+# what `Again` repeats: sizes that a cache holds, where single repetitions are fastest
+_AGAIN_SIZES = (65536, 262144)
+_AGAIN_S = 0.02
 
 
 class Link(Protocol):
@@ -139,6 +143,34 @@ def measure(bench: Any, *, budget_s: float) -> list[Primitive]:
         todo += [partial(probe.all_at_once, n) for n in _outside_in(STREAM_SIZES)]
     todo += [partial(probe.one_way, pair, n) for n in _outside_in(STREAM_SIZES) for pair in pairs]
     return _until(group, todo, PATIENCE * budget_s) + probe.best()
+
+
+class Again:
+    """The best repetition of each kind of probe, sought again whenever called; collective.
+
+    A bound from probes of one moment is no bound for a block of another: pinned by a scheduler to one
+    core, two ranks exchanged 4 B in 14 us, and seconds later, on two, finished a whole all-reduce in
+    6.6. A repeat beside each block (about 0.1 s) sees the state that the block ran in.
+    """
+
+    def __init__(self, bench: Any) -> None:
+        self._probe = Probe(bench=bench, link=link_of(bench.group), share_s=_AGAIN_S)
+        self._world = bench.group.world
+        self._told: tuple[Primitive, ...] = ()
+
+    def __call__(self) -> list[Primitive]:
+        """The kinds whose best so far was beaten; all of them at first."""
+        self._probe.pingpong((0, 1))
+        for nbytes in _AGAIN_SIZES:
+            if self._world > 2:
+                self._probe.all_at_once(nbytes)
+            else:
+                self._probe.both_ways((0, 1), nbytes)
+        self._probe.additions(_AGAIN_SIZES[0])
+        best = tuple(self._probe.best())
+        better = [p for p in best if p not in self._told]
+        self._told = best
+        return better
 
 
 def _until(group: Any, todo: Sequence[Callable[[], list[Primitive]]], limit_s: float) -> list[Primitive]:

@@ -32,13 +32,14 @@ LAST_WORDS_NBYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the driver needs to know about the run. `primitives` is `module:function` or None."""
+    """What the driver needs to know about the run. `primitives` and `again` are as in `WorkPlan`."""
 
     root: Path
     run_id: str
     devices: tuple[str, ...]
     backends: dict[str, str]
     primitives: str | None
+    again: str | None
     seed: int
     interval: float
     timeout_s: float
@@ -295,6 +296,7 @@ class Driver:
             timeout_s=job.timeout_s,
             startup_s=sup.STARTUP_S,
             primitives=job.primitives,
+            again=job.again,
         )
 
     def _kill(self) -> None:

@@ -23,6 +23,8 @@ from arfloor.runtime.spares import Spares
 
 # `module:function`, loaded by workers: the layer above may not be imported from here
 PRIMITIVES = {"cpu": "arfloor.primitives.cpu:measure", "cuda": "arfloor.primitives.gpu:measure"}
+# GPUs are nobody else's during a sweep; CPU ranks share their cores, so theirs are probed again and again
+AGAIN = {"cpu": "arfloor.primitives.cpu:Again"}
 
 
 def previous(path: str | None, machine: Machine) -> rundir.Run:
@@ -55,7 +57,8 @@ def job(root: Path, recipe: Recipe, machine: Machine, backends: dict[str, str]) 
         run_id=f"{root.name}-{os.environ.get('TORCHELASTIC_RUN_ID', '')}",
         devices=devices_of(machine),
         backends=backends,
-        primitives=PRIMITIVES[machine.device_kind],
+        primitives=PRIMITIVES[machine.device_kind] if recipe.primitives else None,
+        again=AGAIN.get(machine.device_kind) if recipe.primitives else None,
         seed=recipe.seed,
         interval=recipe.interval,
         timeout_s=recipe.timeout_s,

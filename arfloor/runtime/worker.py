@@ -12,11 +12,12 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from arfloor import rundir
-from arfloor.core.cases import SCHEMA_VERSION, Case, record
+from arfloor.core.cases import SCHEMA_VERSION, Case, Primitive, record
 from arfloor.core.plan import BlockPlan, LaunchPlan
 from arfloor.runtime import spares
 from arfloor.runtime.agree import FATAL_EXIT, one_line, together
@@ -32,7 +33,11 @@ _PR_SET_PDEATHSIG = 1
 
 @record
 class WorkPlan:
-    """What a worker is told. `backends` maps names to `module:Class`; `primitives` is `module:function`."""
+    """What a worker is told. `backends` maps names to `module:Class`.
+
+    `primitives` is a `module:function` that probes the links before the first block; `again` a
+    `module:Class` whose instance, called after each block, returns probes that turned out better.
+    """
 
     root: str
     run_id: str
@@ -47,6 +52,7 @@ class WorkPlan:
     timeout_s: float
     startup_s: float
     primitives: str | None = None
+    again: str | None = None
 
 
 def die_with_parent() -> None:
@@ -136,8 +142,11 @@ def _run(plan: WorkPlan, rank: int, progress: Progress, mpi: bool) -> None:
     bench.ran = rundir.ran_by_case(plan.root)
     if plan.launch.primitives and plan.primitives:
         _primitives(plan, bench, writer)
+    again = load(plan.again)(bench) if plan.again else None
     for row in plan.launch.blocks:
         _block(bench, writer, row)
+        if again is not None:
+            _again(plan, bench, writer, again)
     group.close()
 
 
@@ -154,6 +163,14 @@ def _primitives(plan: WorkPlan, bench: Bench, writer: rundir.Writer) -> None:
     bench.progress.line(
         "primitives", count=len(found or ()), failure="" if failure is None else failure.detail
     )
+
+
+def _again(plan: WorkPlan, bench: Bench, writer: rundir.Writer, again: Callable[[], list[Primitive]]) -> None:
+    """Probe once more beside a block; a failure costs nothing but these probes."""
+    bench.progress.line("phase", name="primitives", deadline_s=plan.timeout_s)
+    found, failure = together(bench.group, bench.progress, "primitives", again)
+    if bench.rank == 0 and found and failure is None:
+        writer.primitives(found)
 
 
 def _short(case: Case) -> str:

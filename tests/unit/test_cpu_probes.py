@@ -1,6 +1,9 @@
 """CPU link probes over a link that answers at once, on one rank that plays both."""
 
+import time
 import types
+
+import pytest
 
 from arfloor.core.floor import floor
 from arfloor.primitives import cpu
@@ -30,10 +33,15 @@ class Alone:
         return [value, value]
 
 
+def make_bench(world=2):
+    group = Alone()
+    group.world = world
+    return types.SimpleNamespace(group=group, rank=0, start=types.SimpleNamespace(wait=lambda: None))
+
+
 def probed(monkeypatch):
-    bench = types.SimpleNamespace(group=Alone(), rank=0, start=types.SimpleNamespace(wait=lambda: None))
     monkeypatch.setattr(cpu, "GlooLink", lambda world: Instant())
-    return cpu.measure(bench, budget_s=0.2)
+    return cpu.measure(make_bench(), budget_s=0.2)
 
 
 def test_every_probe_yields_a_figure_and_the_best_is_never_worse(monkeypatch):
@@ -55,3 +63,40 @@ def test_probes_make_a_floor(monkeypatch):
     assert 0 < got.bound.value <= got.attainable.lo
     assert [t.name for t in got.terms.attainable] == ["launch", "latency", "wire", "additions"]
     assert got.sources == ("instant",)
+
+
+class Busy(Instant):
+    """Messages take `delay_s`, as on cores that others use."""
+
+    delay_s = 0.002
+
+    def send(self, buffer, peer):
+        time.sleep(self.delay_s)
+
+    def exchange(self, pairs):
+        time.sleep(self.delay_s)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_probes_beside_a_quiet_block_lower_the_bound_of_a_busy_moment(monkeypatch, world):
+    link = Busy()
+    monkeypatch.setattr(cpu, "GlooLink", lambda world: link)
+    bench = make_bench(world)
+    bench.group.all_gather = lambda value: [value] * world
+    first = cpu.measure(bench, budget_s=0.05)
+    again = cpu.Again(bench)
+    busy = again()
+    assert {p.kind for p in busy} == {"pingpong", "stream", "reduce"}
+    link.delay_s = 0.0
+    quiet = again()
+    assert {"pingpong", "stream"} <= {p.kind for p in quiet}
+    assert all(p.active == "best" and p.estimate for p in quiet)
+
+    def bound_us(probes):
+        found = floor(probes, path="cpu", world=world, nbytes=65536, dtype="float32", mode="eager")
+        return found.bound.value
+
+    assert bound_us([*first, *busy]) > 900.0  # half of a slept round trip
+    assert bound_us([*first, *busy, *quiet]) < 900.0
+    link.delay_s = 0.002
+    assert not {"pingpong", "stream"} & {p.kind for p in again()}  # what is slower is not told
