@@ -85,6 +85,9 @@ def write(run: rundir.Run, out: Path, path: Way | None = None, *, max_bytes: int
         raise InputError(f"--out {out}: expected another folder than the run itself")
     _make_room(out)
     kept = f"path {path} only, " if path else ""
+    done = len(rundir.blocks_done(run))
+    if run.planned and done < run.planned:
+        kept = f"partial ({done} of {run.planned} blocks measured), {kept}"
     note = (
         f"{_KEPT} {run.manifest.run_id}: {kept}results of {run.manifest.launches} launches merged; "
         "samples left out, so default and best are compared by their intervals, unpaired"

@@ -6,7 +6,7 @@
     primitives.jsonl      one `Primitive` a line
     ran.jsonl             one `RanRecord` a line: what probe workers saw running, before anything was timed
     tuning.jsonl          one `Tuning` a line: how plans of our kernels were chosen
-    events.jsonl          what happened when, for people
+    events.jsonl          what happened when, for people; a start says how many blocks the run has
     report.*              derived, may be deleted
 
 Lines are appended and flushed a block at a time. A torn last line is dropped when read; a block
@@ -15,6 +15,7 @@ counts once its line in results.jsonl is complete, so a killed run loses at most
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -48,7 +49,10 @@ class RunDirError(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run directory in memory. `results` holds one merged result per case, `warnings` what was dropped."""
+    """A run directory in memory. `results` holds one merged result per case, `warnings` what was dropped.
+
+    `planned`: blocks that the sweep set out to measure, all launches together; None where nobody noted it.
+    """
 
     path: Path
     manifest: Manifest
@@ -57,6 +61,7 @@ class Run:
     samples: tuple[Samples, ...]
     primitives: tuple[Primitive, ...]
     warnings: tuple[str, ...] = ()
+    planned: int | None = None
 
 
 _NAMED = 10  # lines dropped of one file that are named; the rest is counted
@@ -101,7 +106,25 @@ def load(path: str | os.PathLike[str]) -> Run:
         samples=kept,
         primitives=tuple(primitives),
         warnings=tuple(warnings),
+        planned=_planned(root / "events.jsonl"),
     )
+
+
+def _planned(file: Path) -> int | None:
+    """Blocks of the whole run, by the last start that names them; nothing else of this file is read."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if b'"start"' not in line:
+            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            event = json.loads(line)
+            blocks = event.get("blocks") if isinstance(event, dict) else None
+            if type(blocks) is int and 0 < blocks < 10**9:
+                return blocks
+    return None
 
 
 def _read_manifest(root: Path) -> Manifest:

@@ -23,7 +23,8 @@ def render(report: Report, worth: str = "") -> str:
     `worth`: a line on what it is worth (`arfloor.report.worth`).
     """
     shown = report.headline()[:2]
-    lines = [f"### arfloor: all-reduce floor of {report.box}", ""]
+    partial = f" ({report.partial})" if report.partial else ""
+    lines = [f"### arfloor: all-reduce floor of {report.box}{partial}", ""]
     if not shown:
         lines += ["**Nothing was measured and correct; no verdict.**", ""]
     for section in shown:

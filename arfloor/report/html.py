@@ -99,7 +99,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("facts", ", ".join(f"{k}={v}" for k, v in sorted(machine.facts.items()))),
         ("environment", " ".join(f"{k}={v}" for k, v in sorted(manifest.env.items()))),
         ("source", manifest.git or ""),
-        ("blocks done", str(len(manifest.blocks_done))),
+        ("blocks measured", phrases.count_of(*report.blocks)),
         ("failures noted", "; ".join(manifest.failures)),
         ("notes", "; ".join(manifest.notes)),
     ]

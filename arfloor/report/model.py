@@ -18,7 +18,7 @@ from arfloor.core.libraries import Library, by_library
 from arfloor.core.pairing import paired_compare
 from arfloor.core.reasons import explain
 from arfloor.core.verdict import Compare, short_label
-from arfloor.rundir import Run
+from arfloor.rundir import Run, blocks_done
 
 HEADLINE_NBYTES = 262_144
 """The decode message of the opening question: batch 32 x hidden 4096 x 2 bytes."""
@@ -90,7 +90,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A run, judged. `sections` are ordered with the ones a decode user asks for first."""
+    """A run, judged. `sections` are ordered with the ones a decode user asks for first.
+
+    `blocks`: how many were measured, and how many the run has (None where nobody noted it).
+    """
 
     manifest: Manifest
     sections: tuple[Section, ...]
@@ -98,6 +101,13 @@ class Report:
     primitives: tuple[Primitive, ...]
     warnings: tuple[str, ...]
     origin: str
+    blocks: tuple[int, int | None] = (0, None)
+
+    @property
+    def partial(self) -> str:
+        """`partial: 37 of 100 blocks` of a run that was not measured to its end; else empty."""
+        measured, planned = self.blocks
+        return f"partial: {measured} of {planned} blocks" if planned and measured < planned else ""
 
     @property
     def box(self) -> str:
@@ -140,6 +150,7 @@ def build(run: Run, *, compare: Compare | None = None) -> Report:
         primitives=run.primitives,
         warnings=run.warnings,
         origin=run.manifest.origin,
+        blocks=(len(blocks_done(run)), run.planned),
     )
 
 

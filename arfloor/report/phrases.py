@@ -156,6 +156,11 @@ def versions(manifest: Manifest) -> str:
     return ", ".join(f"{name} {version}" for name, version in manifest.versions.items() if version)
 
 
+def count_of(part: int, whole: int | None) -> str:
+    """`37 of 100`; `37` where the whole is not known."""
+    return str(part) if whole is None else f"{part} of {whole}"
+
+
 def fit_line(found: Fit) -> str:
     """`14.5 us + bytes / 9.70 GB/s to 512 KiB; then ...; sizes left out are predicted to 0.4 %`."""
     pieces = []

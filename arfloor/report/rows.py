@@ -23,6 +23,8 @@ class ReportRow:
     `arfloor.core.reasons`. `origin`: measured, published, or predicted, where default is NCCL by its own
     formula, best the quicker of it and our kernels, and `gpus` names those that take part.
     `best_ranks_equal`: whether all ranks got best's result bit for bit; null where nothing was checked.
+    `blocks_measured`, `blocks_planned`: of the whole run, equal in all of its rows; fewer measured than
+    planned: it is partial. Null where the run does not say what was planned.
     """
 
     world: int
@@ -54,10 +56,12 @@ class ReportRow:
     origin: Origin
     gpus: tuple[str, ...] | None = None
     best_ranks_equal: bool | None = None
+    blocks_measured: int | None = None
+    blocks_planned: int | None = None
 
 
-def row_of(v: Verdict, origin: Origin) -> ReportRow:
-    """One verdict as a flat row."""
+def row_of(v: Verdict, origin: Origin, blocks: tuple[int | None, int | None] = (None, None)) -> ReportRow:
+    """One verdict as a flat row; `blocks`: measured and planned of its run."""
     default = triple(v.default.latency if v.default else None)
     best = triple(v.best.latency if v.best else None)
     attainable, bound = triple(v.attainable), triple(v.bound)
@@ -90,12 +94,15 @@ def row_of(v: Verdict, origin: Origin) -> ReportRow:
         reason=v.reason,
         origin=origin,
         best_ranks_equal=v.best.check.bitwise_equal if v.best and v.best.check else None,
+        blocks_measured=blocks[0],
+        blocks_planned=blocks[1],
     )
 
 
 def rows(report: Report) -> list[ReportRow]:
     """Every verdict of the report as a row, in the report's order."""
-    return [row_of(v, report.manifest.origin) for v in report.verdicts]
+    blocks = report.blocks if report.blocks[1] is not None else (None, None)
+    return [row_of(v, report.manifest.origin, blocks) for v in report.verdicts]
 
 
 def render(report: Report) -> str:

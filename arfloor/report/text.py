@@ -54,6 +54,7 @@ def _heading(report: Report) -> RenderableType:
         f"run {manifest.run_id}, started {manifest.started}, "
         f"{manifest.launches} launch{'' if manifest.launches == 1 else 'es'}, {report.origin}",
         phrases.versions(manifest),
+        f"{report.partial} measured; a sweep with --resume measures the others" if report.partial else "",
         *(f"note: {note}" for note in manifest.notes),
     ]
     return Text("\n".join(line for line in lines if line))

@@ -81,7 +81,13 @@ def carry_out(
     writer = rundir.Writer(work.root)
     manifest = _manifest(work.root, recipe, machine)
     writer.manifest(manifest)
-    writer.event(at=_now(), event="start", ranks=ranks.world, launcher=ranks.place.launcher)
+    writer.event(
+        at=_now(),
+        event="start",
+        ranks=ranks.world,
+        launcher=ranks.place.launcher,
+        blocks=len(rundir.blocks_done(rundir.load(work.root))) + plan.blocks,
+    )
     show = Show(plan.blocks, plan.estimate_s)
     done = list(manifest.blocks_done)
     watch = Watch(note=show.note, event=lambda **fields: writer.event(at=_now(), **fields))

@@ -222,6 +222,7 @@ def test_a_killed_job_is_resumed_to_the_same_cases(tmp_path, recipe):
     code, _, stderr = sweep("--resume", cut, cwd=tmp_path)
     assert code == 0, stderr
     first, second = rundir.load(whole), rundir.load(cut)
+    assert (first.planned, second.planned) == (4, 4)
     assert {r.case.id for r in first.results} == {r.case.id for r in second.results}
     assert statuses(first) == statuses(second)
     keys = [(r.block.id, r.launch) for r in second.records]
@@ -255,6 +256,7 @@ def test_an_interrupt_keeps_and_reports_what_is_done(tmp_path, recipe, number):
     assert (out / "report.md").is_file()
     run = rundir.load(out)
     assert 1 <= len(run.records) < 4
+    assert f"(partial: {len(run.records)} of 4 blocks)" in stdout.splitlines()[0]
     assert all(r.status == "ok" for r in run.results)
     assert run.manifest.failures == ()
     wait_for_gone(out)

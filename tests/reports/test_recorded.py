@@ -1,5 +1,7 @@
 """A path of a run, kept small, reports what the whole run reports of that path."""
 
+from dataclasses import replace
+
 import pytest
 
 from arfloor import recorded, rundir, topologies_io
@@ -47,6 +49,16 @@ def test_one_command_makes_a_box_of_the_library(whole, path, name, tmp_path, cap
     assert "PREDICTED" not in told
     assert "samples left out" in told
     assert main(command) == 0  # again over itself
+
+
+def test_what_is_kept_of_a_partial_run_says_so(whole, tmp_path):
+    done = len(whole.records)
+    recorded.write(replace(whole, planned=done + 2), tmp_path / "kept")
+    assert (
+        f"partial ({done} of {done + 2} blocks measured)" in rundir.load(tmp_path / "kept").manifest.notes[0]
+    )
+    recorded.write(replace(whole, planned=done), tmp_path / "all")
+    assert "partial" not in rundir.load(tmp_path / "all").manifest.notes[0]
 
 
 def test_a_run_of_both_paths_and_a_topology_alone(whole, tmp_path, capsys):

@@ -128,7 +128,7 @@ def test_json_rows_have_exactly_the_published_keys(gpu):
             *("world", "path", "nbytes", "dtype", "mode", "default_us", "default_case", "best_us"),
             *("best_case", "attainable_us", "attainable_algorithm", "bound_us", "headroom_now"),
             *("headroom_left", "status", "reason", "origin", "default_label", "best_label", "gpus"),
-            "best_ranks_equal",
+            *("best_ranks_equal", "blocks_measured", "blocks_planned"),
         }
         for name in ("default_us", "best_us", "attainable_us", "bound_us"):
             assert row[f"{name}_lo"] <= row[name] <= row[f"{name}_hi"]
@@ -147,6 +147,33 @@ def test_nccl_tests_table_has_bus_bandwidth_of_the_standard_formula(gpu):
     assert algbw == pytest.approx(262144 / time / 1e3, abs=0.01)
     assert busbw == pytest.approx(algbw, abs=0.01)  # 2 (n-1)/n = 1 for two ranks
     assert wrong == 0
+
+
+@pytest.mark.parametrize(("planned", "partial"), [(None, ""), (4, ""), (5, "partial: 4 of 5 blocks")])
+def test_a_run_that_was_not_measured_to_its_end_says_how_far_it_came_everywhere(tmp_path, planned, partial):
+    write_run(tmp_path, cpu_world(sizes=(1024,)))  # gloo and MPI, two launches
+    if planned is not None:
+        rundir.Writer(tmp_path).event(event="start", blocks=3)  # resumed after that
+        rundir.Writer(tmp_path).event(event="start", blocks=planned)
+        rundir.Writer(tmp_path).event(event="end", failures=())
+    head = reporting.write(tmp_path).splitlines()[0]
+    assert head.endswith(f"({partial})" if partial else "(Example CPU)")
+    page = (tmp_path / "report.html").read_text()
+    built = model.build(rundir.load(tmp_path))
+    assert (partial.capitalize() in page, partial in text.render(built)) == (True, True)
+    for shown in (page, text.render(built)):
+        assert ("partial" in shown.lower()) == bool(partial)
+    for row in json.loads((tmp_path / "report.json").read_text()):
+        assert (row["blocks_measured"], row["blocks_planned"]) == (planned and 4, planned)
+
+
+@pytest.mark.parametrize(
+    "line", ['"start"', '{"event":"start"}', '{"event":"start","blocks":true}', "[" * 99_999]
+)
+def test_a_start_that_says_nothing_of_blocks_is_no_plan(tmp_path, line):
+    write_run(tmp_path, cpu_world(sizes=(1024,)))
+    (tmp_path / "events.jsonl").write_text(line + "\n")
+    assert rundir.load(tmp_path).planned is None
 
 
 def test_write_leaves_the_derived_files_and_returns_the_card(tmp_path):
