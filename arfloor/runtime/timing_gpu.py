@@ -53,11 +53,15 @@ _LOOK_S = 0.25
 class _Gpu:
     """What the three modes share; see `arfloor.runtime.timing.Timer`. `before` runs before every replay.
 
-    The first chain is built anew for every round, and replayed once before anything counts: what one capture
-    happens to get (places of kernels and of their arguments) is sampled like any other noise, not taken for
-    the case's own, and no round begins with a host that has just done something else. The second chain, short
+    The first chain is built anew for every round: what one capture happens to get (places of kernels and of
+    their arguments) is sampled like any other noise, not taken for the case's own. The second chain, short
     or empty, carries little of that noise, and is built anew every SECOND_EVERY rounds. `rebuild` turns both
     off, for comparisons on one captured graph.
+
+    A round replays one chain several times in a row, then the other, each once before anything counts: a
+    decode step follows itself, and where two graphs took turns, NCCL's were late at random by 1.8 us an
+    operation, which a graph that follows itself never was (docs/measurements.md). `take_turns` lets them, to
+    see what it does.
     """
 
     slots = 4
@@ -73,7 +77,7 @@ class _Gpu:
         self._readings: list[health.Reading] = []
         self._looked = 0.0
         self.setup_s = 0.0
-        self.rebuild = True
+        self.rebuild, self.take_turns = True, False
         self.before: Callable[[], None] | None = None
 
     @property
@@ -110,13 +114,18 @@ class _Gpu:
             self._renew()
             self.setup_s += time.perf_counter() - began
         self._fresh = False
-        first: list[float] = []
-        second: list[float] = []
-        for _ in range(replays):  # alternating: drift meets both alike
-            self._replay(self._chains, (first, second))
+        assert self._chains is not None
+        found: list[list[float]] = [[], []]
+        for turn in range(replays if self.take_turns else 1):
+            for chain, into in zip(self._chains, found, strict=True):
+                if turn == 0:  # it uploads the graph, and the host has just done something else
+                    began = time.perf_counter()
+                    self._replay(chain)
+                    self.setup_s += time.perf_counter() - began
+                into.extend(self._replay(chain) for _ in range(1 if self.take_turns else replays))
         self._barrier.check()
         self._look()
-        return (*first, *second)
+        return (*found[0], *found[1])
 
     def _renew(self) -> None:
         old = self._chains
@@ -128,7 +137,6 @@ class _Gpu:
         first = self._first()
         self._chains = first, old[1] if keep else self._second()
         self._renewed += 1
-        self._replay(self._chains, ([], []))  # the first replay uploads the graph
 
     def samples(self, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
         """See `arfloor.runtime.timing.Timer`."""
@@ -140,11 +148,10 @@ class _Gpu:
     ) -> tuple[tuple[float, ...], ...]:
         raise NotImplementedError
 
-    def _replay(self, chains: tuple[Chain, Chain], times: tuple[list[float], list[float]]) -> None:
-        for chain, into in zip(chains, times, strict=True):
-            if self.before is not None:
-                self.before()
-            into.append(chain.replay_us())
+    def _replay(self, chain: Chain) -> float:
+        if self.before is not None:
+            self.before()
+        return chain.replay_us()
 
     @property
     def chained(self) -> int:

@@ -80,10 +80,33 @@ def test_every_round_has_graphs_of_its_own_and_the_pilot_those_of_the_warm_up(tm
     assert mine.count(timing_gpu.MANY) == 1 + rounds
     # the short chain's share of a capture's noise is small: every third round builds it anew
     assert mine[:6] == [40, 8, 40, 40, 40, 8]
-    # one replay of each capture does not count
+    # the first replay of each round does not count
     counted = sum(len(s.us) for s in found[0][1])
-    uncounted = 2 + timing_gpu.Graph.pilot + rounds  # two of the warm-up; one a round
+    uncounted = 2 + 1 + timing_gpu.Graph.pilot + rounds  # two of the warm-up, the pilot's; one a round
     assert gpus.replays.count((0, timing_gpu.MANY)) == counted + uncounted
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_a_graph_follows_itself_unless_told_to_take_turns(tmp_path, monkeypatch, turns):
+    gpus = Gpus(monkeypatch)
+
+    def action(group):
+        bench = make_bench(group, tmp_path, {})
+        bench.device = f"cuda:{group.rank}"
+        row = make_row(["one"], mode="graph")
+        timer = timing_gpu.Graph(Summing(group).prepare(row.cases[0], group, 4), row.cases[0], bench)
+        timer.warm_up()
+        timer.take_turns = turns
+        group.barrier()
+        if group.rank == 0:
+            gpus.replays.clear()
+        group.barrier()
+        return timer.measure(3)
+
+    readings = on_all_ranks(WORLD, action)[0]
+    assert readings == pytest.approx(3 * [20 + 40 * EACH_US] + 3 * [20 + 8 * EACH_US])
+    seen = [count for rank, count in gpus.replays if rank == 0]
+    assert seen == ([40, 40, 8, 8, 40, 8, 40, 8] if turns else [40] * 4 + [8] * 4)
 
 
 def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
