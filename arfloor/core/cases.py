@@ -109,13 +109,19 @@ class Estimate:
 
 @record
 class Samples:
-    """What one rank timed in one round of one launch: one value per replay, in microseconds an op."""
+    """What one rank timed in one round of one launch: one value per replay, in microseconds an op.
+
+    `chains_us`, where `us` is derived from chains of operations: what the clock read, first every replay
+    of the longer chain, then every one of the shorter (or empty) one. Nothing is computed from it here;
+    it is kept so that another way to derive `us` can be tried on what was measured.
+    """
 
     case_id: str
     launch: int
     round: int
     rank: int
     us: tuple[float, ...]
+    chains_us: tuple[float, ...] = ()
 
 
 @record

@@ -54,6 +54,7 @@ class Live:
     status: str = "ok"
     readings: tuple[float, ...] = ()  # this rank's, of the last round
     rounds: list[tuple[float, ...]] = field(default_factory=list)  # this rank's samples
+    chains: list[tuple[float, ...]] = field(default_factory=list)  # its readings, where not the samples
     slowest: list[tuple[float, ...]] = field(default_factory=list)  # max over ranks
     spent_s: float = 0.0
     setup_s: float = 0.0  # the part of it that went into setting rounds up
@@ -179,6 +180,7 @@ def _exchange(bench: Bench, active: list[Live]) -> None:
         assert live.timer is not None
         samples = live.timer.samples([rank[index] for rank in gathered])
         live.rounds.append(samples[bench.rank])
+        live.chains.append(() if live.readings == samples[bench.rank] else live.readings)
         live.slowest.append(tuple(np.max(samples, axis=0).tolist()))
     decisions = None
     if bench.rank == 0:
@@ -226,10 +228,17 @@ def _record(
     bench: Bench, row: BlockPlan, lives: list[Live], schema: int
 ) -> tuple[BlockRecord, list[Samples]]:
     samples = [
-        Samples(case_id=live.case.id, launch=bench.launch, round=number, rank=bench.rank, us=us)
+        Samples(
+            case_id=live.case.id,
+            launch=bench.launch,
+            round=number,
+            rank=bench.rank,
+            us=us,
+            chains_us=tuple(round(reading, 3) for reading in chains),  # ns: finer than events
+        )
         for live in lives
         if live.failure is None
-        for number, us in enumerate(live.rounds)
+        for number, (us, chains) in enumerate(zip(live.rounds, live.chains, strict=True))
     ]
     results = [_result(bench, row, live) for live in lives]
     by_id = {r.case.id: r for r in (*results, *row.decided)}

@@ -65,6 +65,11 @@ def test_the_slowest_rank_decides_and_every_ranks_readings_are_kept(tmp_path, mo
     own = [statistics.median(us for s in samples for us in s.us) for _, samples in found]
     assert own == [pytest.approx(EACH_US + rank * 0.8, rel=0.001) for rank in range(WORLD)]
     assert result.latency.value == pytest.approx(own[-1], rel=0.001)
+    for rank, (_, samples) in enumerate(found):
+        for s in samples:  # what the clock read is kept too
+            each = EACH_US + rank * 0.8
+            expected = len(s.us) * [20 + 40 * each] + len(s.us) * [20 + 8 * each]
+            assert s.chains_us == pytest.approx(expected)
 
 
 def test_chains_are_as_long_as_on_the_slowest_rank():
