@@ -11,7 +11,7 @@ from arfloor.core.slopes import chain_us
 from arfloor.runtime import stopping, timing_gpu
 from arfloor.runtime.health import Reading
 from arfloor.runtime.measure import measure_block
-from tests.unit.test_measure import WORLD, make_bench, make_row
+from tests.unit.test_measure import WORLD, make_bench, make_row, stop_after
 from tests.unit.threads import Summing, on_all_ranks
 
 EACH_US = 10.0  # one operation, in every chain of every rank
@@ -78,9 +78,10 @@ def test_chains_are_as_long_as_on_the_slowest_rank():
 
 def test_every_round_has_graphs_of_its_own_and_the_pilot_those_of_the_warm_up(tmp_path, monkeypatch):
     gpus = Gpus(monkeypatch)
+    rounds = 6
+    stop_after(monkeypatch, rounds)
     found = measured(tmp_path, "graph")
-    rounds = len(found[0][1])
-    assert rounds >= stopping.LEAST_ROUNDS
+    assert len(found[0][1]) == rounds
     mine = [count for rank, count in gpus.captures if rank == 0]
     assert mine.count(timing_gpu.MANY) == 1 + rounds
     # the short chain's share of a capture's noise is small: every third round builds it anew

@@ -9,6 +9,7 @@ import pytest
 from arfloor.core.plan import Offer, make_plan
 from arfloor.core.recipe import Recipe
 from arfloor.primitives import cpu
+from arfloor.runtime import stopping
 from arfloor.runtime.measure import Bench, measure_block
 from arfloor.runtime.progress import Progress, Tail
 from arfloor.runtime.timing import StartLine
@@ -51,6 +52,13 @@ def measure(path, row, make_backends):
     return on_all_ranks(WORLD, action)
 
 
+def stop_after(monkeypatch, rounds):
+    """Every case takes so many rounds, however busy the machine that times it."""
+    monkeypatch.setattr(
+        stopping, "decide", lambda taken, **_: ("budget", 0) if len(taken) >= rounds else (None, 1)
+    )
+
+
 def status(found):
     return {r.case.backend: (r.status, r.reason) for r in found[0][0].results}
 
@@ -75,7 +83,8 @@ def test_a_block_is_measured_in_rounds_and_recorded_alike(tmp_path):
     assert kinds.index("timing") > kinds.index("case")
 
 
-def test_cases_take_turns_in_an_order_that_changes(tmp_path):
+def test_cases_take_turns_in_an_order_that_changes(tmp_path, monkeypatch):
+    stop_after(monkeypatch, 4)
     row = make_row(["one", "two", "three"])
     measure(tmp_path, row, lambda group: {n: Summing(group) for n in ("one", "two", "three")})
     lines = list(Tail(tmp_path / "progress-0").read())
@@ -111,7 +120,9 @@ def test_an_error_on_one_rank_before_the_operation_is_one_failure_for_all(tmp_pa
     assert found[0][0].results[1].detail == "rank 1: RuntimeError: no"
 
 
-def test_an_error_while_timing_leaves_no_samples(tmp_path):
+def test_an_error_while_timing_leaves_no_samples(tmp_path, monkeypatch):
+    stop_after(monkeypatch, 30)
+
     def fault(op, slot):
         if op.runs > 24:
             raise ValueError("enough")
