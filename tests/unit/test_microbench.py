@@ -91,3 +91,22 @@ def test_a_case_of_a_script_is_on_the_path_it_was_started_for(path: str, monkeyp
     made = rank.case("nccl", "16ch", 262144)
     assert (made.nbytes, made.world, made.path, made.inplace) == (262144, 2, path, True)
     assert dict(made.settings) == ({"NCCL_P2P_DISABLE": "1"} if path == "host" else {})
+
+
+def test_ways_to_replay_are_described_by_slopes_heaps_and_ranks(monkeypatch) -> None:
+    """Two ranks, two captures of 10 and 12 us an operation; three replays of rank 1 are 70 us late."""
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    turns = importlib.import_module("graph_turns")
+
+    def times(each_us, late=()):
+        many = [20 + 40 * each_us + (70 if i in late else 0) for i in range(5)]
+        return many, [20 + 8 * each_us] * 5
+
+    quiet = [times(10.0), times(12.0)]
+    late = [times(10.0, late=(0, 2, 4)), times(12.0)]
+    slope, sd, least, least_sd, shares, gap, apart = turns.described([quiet, late]).split()
+    joint = 10 + 70 / 32  # the late replays are the median of the slowest rank's
+    assert float(slope) == pytest.approx((joint + 12) / 2, abs=0.01)
+    assert float(sd) == pytest.approx(100 * (joint - 12) / (joint + 12), abs=0.1)
+    assert (least, least_sd) == ("11.00", "9.1")
+    assert (shares, gap, apart) == ("0.00/0.30", "70.0", "0.0")
