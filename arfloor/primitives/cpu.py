@@ -35,7 +35,8 @@ PING_BYTES = 4
 _BURST_BYTES, _BURST = 1 << 20, (4, 16)
 # on a machine busy with other things every message may cost a time slice: a few repetitions must do
 _REPEATS = (5, 200)
-# probing ends after this many budgets with what it has
+_CHUNK = 10
+# all probing, and each probe, ends after this many of its budgets with what it has
 PATIENCE = 4.0
 # what `Again` repeats: sizes that a cache holds, where single repetitions are fastest
 _AGAIN_SIZES = (65536, 262144)
@@ -330,12 +331,17 @@ class Probe:
         each_s = (clock() - begin) / 1e9
         fitting = int(self._share_s / max(each_s, 1e-7))
         count = self._group.broadcast(min(most, max(_REPEATS[0], fitting)))
-        taken = []
-        for _ in range(count):
-            self._bench.start.wait()
-            begin = clock()
-            once()
-            taken.append((clock() - begin) / 1e3)
+        taken: list[float] = []
+        began = clock()
+        while len(taken) < count:
+            for _ in range(min(_CHUNK, count - len(taken))):
+                self._bench.start.wait()
+                begin = clock()
+                once()
+                taken.append((clock() - begin) / 1e3)
+            # two repetitions cannot tell how slow the others will be on a machine that others use too
+            if self._group.broadcast((clock() - began) / 1e9 > PATIENCE * self._share_s):
+                break
         gathered: list[list[float]] = self._group.all_gather(taken)
         return gathered
 

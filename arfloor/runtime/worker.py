@@ -167,7 +167,7 @@ def _primitives(plan: WorkPlan, bench: Bench, writer: rundir.Writer) -> None:
 
 def _again(plan: WorkPlan, bench: Bench, writer: rundir.Writer, again: Callable[[], list[Primitive]]) -> None:
     """Probe once more beside a block; a failure costs nothing but these probes."""
-    bench.progress.line("phase", name="primitives", deadline_s=plan.timeout_s)
+    bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
     found, failure = together(bench.group, bench.progress, "primitives", again)
     if bench.rank == 0 and found and failure is None:
         writer.primitives(found)

@@ -100,3 +100,20 @@ def test_probes_beside_a_quiet_block_lower_the_bound_of_a_busy_moment(monkeypatc
     assert bound_us([*first, *busy, *quiet]) < 900.0
     link.delay_s = 0.002
     assert not {"pingpong", "stream"} & {p.kind for p in again()}  # what is slower is not told
+
+
+def test_a_probe_that_turns_slow_ends_with_what_it_has(monkeypatch):
+    """The first two repetitions are quick, so thousands would fit; each of the others takes 5 ms."""
+    link = Busy()
+    link.sent = 0
+
+    def send(buffer, peer):
+        link.sent += 1
+        time.sleep(0.005 if link.sent > 2 else 0.0)
+
+    link.send = send
+    monkeypatch.setattr(cpu, "GlooLink", lambda world: link)
+    probe = cpu.Probe(bench=make_bench(), link=link, share_s=0.01)
+    (found,) = probe.pingpong((0, 1))
+    assert found.estimate.n == link.sent - 2
+    assert 5 <= found.estimate.n < 30  # four budgets are 8 of them
