@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from arfloor.core.cases import Case, Result, record
 from arfloor.core.verdict import Compare, Comparison, default_result, is_correct
@@ -51,6 +52,18 @@ def by_library(results: Iterable[Result], compare: Compare) -> tuple[Library, ..
     ordered = sorted(made, key=lambda library: _us(library.best))
     behind = [replace(other, behind=compare(other.best, ordered[0].best)) for other in ordered[1:]]
     return (*ordered[:1], *behind)
+
+
+def tied(results: Iterable[Result], best: Result | None, compare: Compare) -> tuple[Result, ...]:
+    """The correct results that cannot be told from the fastest, by rising latency.
+
+    Told by the rule of the verdicts: `best` must be faster than a result, and neither `same` nor `undecided`.
+    The first that is surely slower ends the list, as all that follow have still larger medians.
+    """
+    others = sorted((r for r in results if is_correct(r) and r is not best), key=_us)
+    if best is None:
+        return ()
+    return tuple(takewhile(lambda other: compare(other, best).answer != "faster", others))
 
 
 def _library(backend: str, members: Sequence[Result], default: Result | None, compare: Compare) -> Library:

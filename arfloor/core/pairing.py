@@ -45,7 +45,8 @@ def paired_compare(results: Sequence[Result], samples: Iterable[Samples]) -> Com
             timed[default.case.id],
             timed[candidate.case.id],
             by=by,
-            spread=spread_of.get((candidate.case.id, by)),
+            # against the default itself there is no spread to learn: then it is the other one's
+            spread=spread_of.get((candidate.case.id, by), spread_of.get((default.case.id, by))),
             aa_spread=aa.get(group_key(default.case), 0.0),
         )
         if found.ratio is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from arfloor.core import units
 from arfloor.core.cases import Result
 from arfloor.core.libraries import Library
-from arfloor.core.verdict import Comparison, ratio_span
+from arfloor.core.verdict import BAND, Comparison, ratio_span
 from arfloor.report import phrases
 from arfloor.report.model import Report, Row, Section
 
@@ -18,15 +18,20 @@ _USUAL = (8_192, 65_536, 262_144, 1_048_576)
 _MANY = 8
 MARK = "*"
 NOTE = f"{MARK} its ranks get results that differ in the last place"
+TIE = " or "
+TIE_NOTE = f"or: tied; they are the same within {BAND * 100:.0f} %, or too noisy to be told apart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winners:
-    """The winner map: a row a size, a cell a path (`Section.name`); an empty cell: nothing correct there."""
+    """The winner map: a row a size, a cell a path (`Section.name`); an empty cell: nothing correct there.
+
+    `notes`: what the marks in its cells mean.
+    """
 
     paths: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...]], ...]
-    marked: bool
+    notes: tuple[str, ...]
 
 
 def differs(result: Result | None) -> bool:
@@ -46,11 +51,12 @@ def winners(report: Report) -> Winners | None:
         return None
     rows = {section.path: {row.nbytes: row for row in section.rows} for section in sections}
     sizes = _some(sorted({nbytes for of in rows.values() for nbytes in of}))
-    best = [[_best(rows[s.path].get(nbytes)) for s in sections] for nbytes in sizes]
+    cells = {nbytes: tuple(_cell(rows[s.path].get(nbytes)) for s in sections) for nbytes in sizes}
+    shown = "".join(cell for at in cells.values() for cell in at)
     return Winners(
         paths=tuple(s.name for s in sections),
-        rows=tuple((n, tuple(map(_cell, at))) for n, at in zip(sizes, best, strict=True)),
-        marked=any(differs(r) for at in best for r in at),
+        rows=tuple(cells.items()),
+        notes=tuple(note for mark, note in ((MARK, NOTE), (TIE, TIE_NOTE)) if mark in shown),
     )
 
 
@@ -60,14 +66,14 @@ def _some(sizes: Sequence[int]) -> list[int]:
     return usual if len(sizes) > _MANY and usual else list(sizes)
 
 
-def _best(row: Row | None) -> Result | None:
-    return None if row is None else row.verdict.best
-
-
-def _cell(best: Result | None) -> str:
-    if best is None or best.latency is None:
+def _cell(row: Row | None) -> str:
+    """The fastest case and its latency, then the next that ties with it and how many more do."""
+    if row is None or row.verdict.best is None:
         return ""
-    return f"{marked(best)} {units.number(best.latency.value)}"
+    found = [row.verdict.best, *row.tied[:1]]
+    shown = [f"{marked(r)} {units.number(r.latency.value)}" for r in found if r.latency]
+    more = len(row.tied) - 1
+    return TIE.join([*shown, f"{more} more"] if more > 0 else shown)
 
 
 def rows_of(section: Section) -> tuple[Row, ...]:

@@ -14,7 +14,7 @@ from arfloor.core import units
 from arfloor.core.cases import Manifest, Mode, Path, Primitive, Result, Verdict
 from arfloor.core.floor import Floor
 from arfloor.core.judgement import Judged, judge_all
-from arfloor.core.libraries import Library, by_library
+from arfloor.core.libraries import Library, by_library, tied
 from arfloor.core.pairing import paired_compare
 from arfloor.core.reasons import explain
 from arfloor.core.verdict import Compare, short_label
@@ -29,12 +29,16 @@ _MODES: tuple[Mode, ...] = ("graph", "eager", "isolated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One size of a section: its verdict, every result that stands behind it, and them by library."""
+    """One size of a section: its verdict, every result that stands behind it, and them by library.
+
+    `tied`: the results that cannot be told from the best.
+    """
 
     verdict: Verdict
     floor: Floor | None
     results: tuple[Result, ...]
     libraries: tuple[Library, ...] = ()
+    tied: tuple[Result, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -160,7 +164,13 @@ def _sections(
     grouped: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for j in judged:
         v = j.verdict
-        row = Row(verdict=v, floor=j.floor, results=j.results, libraries=by_library(j.results, compare))
+        row = Row(
+            verdict=v,
+            floor=j.floor,
+            results=j.results,
+            libraries=by_library(j.results, compare),
+            tied=tied(j.results, v.best, compare),
+        )
         grouped[(v.path, v.world, v.dtype, v.mode, v.devices, v.groups)].append(row)
     sections = []
     for rows in grouped.values():

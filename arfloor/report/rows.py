@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from arfloor.core.cases import DType, Estimate, Mode, Origin, Path, Verdict, VerdictStatus, record
+from arfloor.core.cases import DType, Estimate, Mode, Origin, Path, VerdictStatus, record
 from arfloor.core.verdict import short_label
-from arfloor.report.model import Report
+from arfloor.report.model import Report, Row
 from arfloor.rundir import adapter
 
 
@@ -23,6 +23,7 @@ class ReportRow:
     `arfloor.core.reasons`. `origin`: measured, published, or predicted, where default is NCCL by its own
     formula, best the quicker of it and our kernels, and `gpus` names those that take part.
     `best_ranks_equal`: whether all ranks got best's result bit for bit; null where nothing was checked.
+    `tied_labels`: those that cannot be told from best, by the verdicts' rule.
     `blocks_measured`, `blocks_planned`: of the whole run, equal in all of its rows; fewer measured than
     planned: it is partial. Null where the run does not say what was planned.
     """
@@ -56,12 +57,14 @@ class ReportRow:
     origin: Origin
     gpus: tuple[str, ...] | None = None
     best_ranks_equal: bool | None = None
+    tied_labels: tuple[str, ...] | None = None
     blocks_measured: int | None = None
     blocks_planned: int | None = None
 
 
-def row_of(v: Verdict, origin: Origin, blocks: tuple[int | None, int | None] = (None, None)) -> ReportRow:
-    """One verdict as a flat row; `blocks`: measured and planned of its run."""
+def row_of(row: Row, origin: Origin, blocks: tuple[int | None, int | None] = (None, None)) -> ReportRow:
+    """One row of a section, flat; `blocks`: measured and planned of its run."""
+    v = row.verdict
     default = triple(v.default.latency if v.default else None)
     best = triple(v.best.latency if v.best else None)
     attainable, bound = triple(v.attainable), triple(v.bound)
@@ -94,6 +97,7 @@ def row_of(v: Verdict, origin: Origin, blocks: tuple[int | None, int | None] = (
         reason=v.reason,
         origin=origin,
         best_ranks_equal=v.best.check.bitwise_equal if v.best and v.best.check else None,
+        tied_labels=tuple(short_label(r.case) for r in row.tied),
         blocks_measured=blocks[0],
         blocks_planned=blocks[1],
     )
@@ -102,7 +106,7 @@ def row_of(v: Verdict, origin: Origin, blocks: tuple[int | None, int | None] = (
 def rows(report: Report) -> list[ReportRow]:
     """Every verdict of the report as a row, in the report's order."""
     blocks = report.blocks if report.blocks[1] is not None else (None, None)
-    return [row_of(v, report.manifest.origin, blocks) for v in report.verdicts]
+    return [row_of(row, report.manifest.origin, blocks) for s in report.sections for row in s.rows]
 
 
 def render(report: Report) -> str:

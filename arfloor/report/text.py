@@ -153,7 +153,7 @@ def _winners(report: Report) -> list[RenderableType]:
         table.add_column(name, overflow="fold")
     for nbytes, row in found.rows:
         table.add_row(units.size(nbytes), *row)
-    return ["", table, *([Text(libraries.NOTE)] if found.marked else [])]
+    return ["", table, *(Padding(Text(f"{note}."), (0, 0, 0, 2)) for note in found.notes)]
 
 
 def _floor_lines(row: Row) -> list[str]:
