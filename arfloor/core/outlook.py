@@ -12,6 +12,7 @@ from arfloor.core.cases import Estimate, Path, record
 from arfloor.core.choose import Choice, Crossover, Interference, best_subsets, crossovers, interference
 from arfloor.core.predict import Prediction, default_path, predict
 from arfloor.core.rig import Rig, Series, select
+from arfloor.core.rig_words import words
 
 SIZES = tuple(1 << k for k in range(10, 23))
 HEADLINE_NBYTES = 262_144
@@ -133,11 +134,13 @@ def _sentences(
             said.append(f"{names} reducing at once do not disturb each other.")
         else:
             said.append(
-                f"{names} reducing at the same moment slow each other {units.ratio(g.slowdown.value)} "
+                f"{names} reducing at the same moment slow each other down {units.ratio(g.slowdown.value)} "
                 f"[{g.slowdown.lo:.2f}, {g.slowdown.hi:.2f}]."
             )
     if assumed:
-        said.append(f"Nobody measured: {', '.join(assumed)}; measure them with `arfloor` on the box.")
+        said.append(
+            f"Assumed, not measured: {'; '.join(words(rig, assumed))}. A sweep on the box replaces them."
+        )
     return tuple(said)
 
 

@@ -7,6 +7,7 @@ from arfloor import topologies_io as io
 from arfloor.cli import main
 from arfloor.core.outlook import outlook
 from arfloor.core.predict import predict
+from arfloor.core.rig_words import words
 
 SIZES = (4096, 262144)
 
@@ -20,7 +21,31 @@ def test_everything_is_marked_predicted(switches):
     assert [p.nbytes for p in switches.rows] == list(SIZES)
     assert {p.floor.origin for p in switches.rows} == {"predicted"}
     assert switches.sentences[0].startswith("Predicted, not measured")
-    assert any("dram" in s and "Nobody measured" in s for s in switches.sentences)
+    (said,) = (s for s in switches.sentences if s.startswith("Assumed, not measured: "))
+    assert "the rate of host memory" in said
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_figures_are_called_by_what_they_are_and_not_by_their_keys(name):
+    rig = library.box(name).rig
+    if rig is None:
+        return
+    found = words(rig, rig.figures)
+    assert not set(found) & set(rig.figures)
+    assert not any("_" in phrase for phrase in found)
+    said = " ".join(outlook(rig, world=2, sizes=SIZES).sentences)
+    assert not any(key in said for key in rig.figures if "_" in key)
+
+
+def test_reads_and_writes_with_figures_of_their_own_are_told_apart():
+    rig = io.find("h200-x4").rig
+    assert words(rig, ["host_host", "host_write", "host_read", "peer_half_hop", "mine"]) == (
+        "what PCIe keeps of its rate when all ranks use host memory at once",
+        "the rate of writes over PCIe",
+        "the rate of reads over PCIe",
+        "a flag's latency over NVLink",
+        "mine",
+    )
 
 
 def test_which_four_and_what_two_groups_do(switches):
@@ -31,7 +56,7 @@ def test_which_four_and_what_two_groups_do(switches):
     said = " ".join(switches.sentences)
     assert "Take gpu0, gpu1, gpu2, gpu3" in said
     assert "do not disturb each other" in said
-    assert "slow each other" in said
+    assert "slow each other down" in said
 
 
 def test_nccl_stands_beside_the_floor(switches):
