@@ -110,3 +110,11 @@ def test_ways_to_replay_are_described_by_slopes_heaps_and_ranks(monkeypatch) -> 
     assert float(sd) == pytest.approx(100 * (joint - 12) / (joint + 12), abs=0.1)
     assert (least, least_sd) == ("11.00", "9.1")
     assert (shares, gap, apart) == ("0.00/0.30", "70.0", "0.0")
+
+
+def test_luck_of_slabs_is_told_from_that_of_captures(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    spreads = importlib.import_module("slab_luck").spreads
+    assert spreads([[9.0, 9.0], [11.0, 11.0]]) == pytest.approx((100 * 2**0.5 / 10, 0.0))
+    between, within = spreads([[9.0, 11.0], [9.0, 11.0]])
+    assert (between, within) == pytest.approx((0.0, 100 * 2**0.5 / 10))

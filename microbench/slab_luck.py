@@ -1,0 +1,80 @@
+"""Does it matter which pages the slab got?
+
+    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py    # host bridge, 25 s
+    torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py                       # NVLink
+
+One plan, set up many times over: the same kernel, buffers of the same size, a slab of its own each time. All
+take turns behind the device barrier, in several captures.
+
+What to look for, a line a size and plan: the median of every slab, over captures; `slabs`, the standard
+deviation between slabs (what the captures' noise explains taken off), and `captures`, that within a slab, in
+per cent. Where slabs differ and captures do not, a plan that tuning found fastest was lucky in part, and a
+program that takes the fastest of a few slabs keeps the luck.
+
+Expected: over the host, below 32 KiB, slabs apart by 3 to 7 % (what a plan took in a sweep and in its tuning
+differed by up to 14 %, always to the sweep's disadvantage), captures by 1 to 2 %; over NVLink no difference.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from gpu_ranks import interleaved_us, join
+
+from arfloor.backends.prepared_reduce import PreparedReduce
+from arfloor.core.plans import parse
+from arfloor.runtime import verify
+
+PLANS: dict[str, dict[int, tuple[str, ...]]] = {
+    "host": {
+        1536: ("line16t32-one-1x128-lag250", "line16t32-one-1x128"),
+        8192: ("line128t64-one-9x64-lag250",),
+        32768: ("line512t64-one-9x256-pace32-lag150",),
+    },
+    "peer": {8192: ("ll-one-8x128",)},
+}
+SLABS, CAPTURES, REPLAYS = 12, 4, 15
+
+
+def spreads(by_slab: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """(between slabs, within a slab) as standard deviations in per cent, from a latency a slab and capture.
+
+    One-way analysis of variance with random effects: the variance between slabs' means holds a share of that
+    within, 1 / captures, which is taken off.
+    """
+    captures = len(by_slab[0])
+    middle = statistics.fmean(us for slab in by_slab for us in slab)
+    within = statistics.fmean(statistics.variance(slab) for slab in by_slab)
+    between = statistics.variance([statistics.fmean(slab) for slab in by_slab]) - within / captures
+    return 100 * max(0.0, between) ** 0.5 / middle, 100 * within**0.5 / middle
+
+
+def main() -> None:
+    ranks = join()
+    ranks.say(f"{ranks.world} GPUs, path {ranks.path}, bfloat16, {SLABS} slabs, {CAPTURES} captures, us")
+    for nbytes, names in PLANS[ranks.path].items():
+        for name in names:
+            case = ranks.case(ranks.path, name, nbytes, inplace=False)
+            slabs = {
+                str(i): PreparedReduce(case, ranks.group, 4, parse(name), ranks.rank) for i in range(SLABS)
+            }
+            for op in slabs.values():
+                check = verify.check_rank(op, case, ranks.rank, between=ranks.group.barrier)
+                if any(ranks.group.all_gather(check.wrong)):
+                    raise SystemExit(f"{name}: wrong sum at {nbytes} B; a wrong reduce has no latency")
+            runs: dict[str, Callable[[int], None]] = {key: op.run for key, op in slabs.items()}
+            taken: dict[str, list[float]] = {key: [] for key in slabs}
+            for _ in range(CAPTURES):
+                for key, us in interleaved_us(ranks, runs, replays=REPLAYS).items():
+                    taken[key].append(statistics.median(us))
+            between, within = spreads(list(taken.values()))
+            medians = " ".join(f"{statistics.median(us):.2f}" for us in taken.values())
+            ranks.say(f"{nbytes:>7} {name}: slabs {between:.1f} %, captures {within:.1f} %; {medians}")
+            for op in slabs.values():
+                op.close()
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()
