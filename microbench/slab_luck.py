@@ -6,13 +6,15 @@
 One plan, set up many times over: the same kernel, buffers of the same size, a slab of its own each time. All
 take turns behind the device barrier, in several captures.
 
-What to look for, a line a size and plan: the median of every slab, over captures; `slabs`, the standard
-deviation between slabs (what the captures' noise explains taken off), and `captures`, that within a slab, in
-per cent. Where slabs differ and captures do not, a plan that tuning found fastest was lucky in part, and a
-program that takes the fastest of a few slabs keeps the luck.
+What to look for, a line a size and plan: `slabs`, the standard deviation between slabs (what the captures'
+noise explains taken off), and `captures`, that within a slab, in per cent; the median of every slab, over
+captures; then the first three slabs again, each timed alone, as in a sweep's round. Where slabs differ and
+captures do not, a plan that tuning found fastest was lucky in part, and a program that takes the fastest of a
+few slabs keeps the luck.
 
-Expected: over the host, below 32 KiB, slabs apart by 3 to 7 % (what a plan took in a sweep and in its tuning
-differed by up to 14 %, always to the sweep's disadvantage), captures by 1 to 2 %; over NVLink no difference.
+Expected: over the host, up to 32 KiB, slabs apart by 3 to 7 % (a plan took 0.1 to 0.6 us more in a sweep than
+in its tuning 15 times of 22, and never 0.1 us less), captures by 1 to 2 %, and alone what they took in turns;
+over NVLink no difference.
 """
 
 from __future__ import annotations
@@ -69,8 +71,15 @@ def main() -> None:
                 for key, us in interleaved_us(ranks, runs, replays=REPLAYS).items():
                     taken[key].append(statistics.median(us))
             between, within = spreads(list(taken.values()))
+            alone = [
+                statistics.median(interleaved_us(ranks, {k: runs[k]}, replays=REPLAYS)[k])
+                for k in list(runs)[:3]
+            ]
             medians = " ".join(f"{statistics.median(us):.2f}" for us in taken.values())
-            ranks.say(f"{nbytes:>7} {name}: slabs {between:.1f} %, captures {within:.1f} %; {medians}")
+            ranks.say(
+                f"{nbytes:>7} {name}: slabs {between:.1f} %, captures {within:.1f} %; {medians}; alone "
+                + " ".join(f"{us:.2f}" for us in alone)
+            )
             for op in slabs.values():
                 op.close()
     ranks.leave()
