@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,8 +31,9 @@ from arfloor.core.plans import (
     layout,
     sources,
 )
-from arfloor.runtime import jit, slabs
+from arfloor.runtime import agree, jit, slabs
 
+T = TypeVar("T")
 SWEEP_SPIN_S = 3.0
 """How long a kernel waits for a peer in a sweep before it gives up and poisons its output."""
 
@@ -227,15 +228,19 @@ class Reducer:
         self._group = group
         self.slab = slabs.slab(path, group, layout(plan, group.world, path, max_nbytes).nbytes)
         try:
-            self.end = self.end_type(
-                plan=plan,
-                path=path,
-                dtype=dtype,
-                rank=group.rank,
-                pointers=self.slab.pointers,
-                max_nbytes=max_nbytes,
-                spin_s=spin_s,
-                function=function,
+            self.end = jointly(
+                group,
+                f"counters of {plan.name}",
+                lambda: self.end_type(
+                    plan=plan,
+                    path=path,
+                    dtype=dtype,
+                    rank=group.rank,
+                    pointers=self.slab.pointers,
+                    max_nbytes=max_nbytes,
+                    spin_s=spin_s,
+                    function=function,
+                ),
             )
         except BaseException:
             self.slab.close()
@@ -303,17 +308,9 @@ def check_world(plan: Plan, world: int, path: Path, max_nbytes: int) -> None:
         raise OursError(f"{plan.name} with {world} ranks over {path}: {problem}")
 
 
-def jointly(group: slabs.Exchange, what: str, step: Callable[[], Any]) -> Any:
+def jointly(group: slabs.Exchange, what: str, step: Callable[[], T]) -> T:
     """Take a step on every rank; all raise OursError when any failed."""
-    value, problem = None, None
-    try:
-        value = step()
-    except Exception as error:  # noqa: BLE001 - every rank hears of it, then all raise
-        problem = f"{type(error).__name__}: {error}"
-    failed = [f"rank {r}: {e}" for r, e in enumerate(group.all_gather(problem)) if e is not None]
-    if failed:
-        raise OursError(f"{what} could not be set up: {'; '.join(failed)}")
-    return value
+    return agree.jointly(group, what, step, OursError)
 
 
 def _to_device(pointer: int, values: np.ndarray) -> None:

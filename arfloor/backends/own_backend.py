@@ -21,6 +21,7 @@ from arfloor.core.cases import Case, Machine, Settings
 from arfloor.core.cases import Path as Way
 from arfloor.core.plans import DTYPE_NUMBER, MAX_WORLD, Plan, parse
 from arfloor.core.tuning import MANY_RANK_FAMILIES, Facts, families, family
+from arfloor.runtime.group import SubGroup
 
 MAX_NBYTES = 256 << 20
 
@@ -165,22 +166,6 @@ def _nearest_paced(key: _Key) -> Plan | None:
 
 def _name(key: _Key) -> str:
     return "/".join(map(str, key))
-
-
-class SubGroup:
-    """The ranks of one reducing group within a worker's, numbered from 0."""
-
-    def __init__(self, group: Group, members: Sequence[int]) -> None:
-        self._group, self._members = group, tuple(members)
-        self.rank, self.world = self._members.index(group.rank), len(self._members)
-
-    def barrier(self) -> None:
-        self._group.barrier()
-
-    def all_gather(self, value: Any) -> list[Any]:
-        """Every member's value; all groups of the worker must call it together."""
-        everyone = self._group.all_gather(value)
-        return [everyone[rank] for rank in self._members]
 
 
 def subgroup(group: Group, case: Case) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from arfloor.backends.ours import Reducer, jointly
+from arfloor.backends.ours import Operation, Reducer, jointly
 from arfloor.core.cases import Case, Ran
 from arfloor.core.plans import Plan
 
@@ -31,16 +31,23 @@ class PreparedReduce:
             device=device,
             max_nbytes=case.nbytes,
         )
-        self._operations = [
-            self.reducer.bind(source.data_ptr(), target.data_ptr(), case.nbytes)
-            for source, target in zip(self._inputs, self._outputs, strict=True)
-        ]
-        group.barrier()  # nobody starts before all have cleared and mapped everything
+        try:
+            # nobody starts before all have come here: everything is cleared and mapped
+            self._operations = jointly(group, f"operations of {case.label}", self._bind)
+        except BaseException:
+            self.reducer.close()
+            raise
 
     def _allocate(self) -> tuple[list[Any], list[Any]]:
         dtype, device = getattr(self._torch, self.case.dtype), f"cuda:{self._device}"
         inputs = [self._torch.zeros(self.case.numel, dtype=dtype, device=device) for _ in range(self.slots)]
         return inputs, inputs if self.case.inplace else [self._torch.empty_like(x) for x in inputs]
+
+    def _bind(self) -> list[Operation]:
+        return [
+            self.reducer.bind(source.data_ptr(), target.data_ptr(), self.case.nbytes)
+            for source, target in zip(self._inputs, self._outputs, strict=True)
+        ]
 
     def write(self, slot: int, values: np.ndarray) -> None:
         """Set a slot's input from float64 values, shape (numel,)."""

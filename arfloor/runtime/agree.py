@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from arfloor.runtime.group import SubGroup
 from arfloor.runtime.progress import Progress
 
 T = TypeVar("T")
@@ -90,3 +91,28 @@ def together(
         if found is not None:
             return value, Failure(reason=found[0], detail=f"rank {rank}: {found[1]}")
     return value, None
+
+
+def told(group: Any, error: str | None, value: Any = None) -> tuple[list[str], list[Any]]:
+    """Exchange what went wrong and a value: `rank 3: ...` of each rank that failed, and the group's values.
+
+    Where several groups set up side by side, a failure in any of them is told to the ranks of all: the group
+    that gave up makes no further exchange, and the others would wait for it.
+    """
+    parted = isinstance(group, SubGroup)
+    answers = (group.whole if parted else group).all_gather([error, value])
+    failed = [f"rank {rank}: {said}" for rank, (said, _) in enumerate(answers) if said is not None]
+    return failed, [answers[rank][1] for rank in (group.members if parted else range(group.world))]
+
+
+def jointly(group: Any, what: str, step: Callable[[], T], raised: type[Exception]) -> T:
+    """Take a step on every rank; all ranks, those of other groups too, raise `raised` when any failed."""
+    value, problem = None, None
+    try:
+        value = step()
+    except Exception as error:  # noqa: BLE001 - every rank hears of it, then all raise
+        problem = f"{type(error).__name__}: {error}"
+    failed, _ = told(group, problem)
+    if failed:
+        raise raised(f"{what} could not be set up: {'; '.join(failed)}")
+    return value  # type: ignore[return-value]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from arfloor.runtime.agree import jointly
 from arfloor.runtime.jit import Function, Launch, checked, compile_cubin, device_arch, read_sources
-from arfloor.runtime.slabs import Exchange, Slab, slab
+from arfloor.runtime.slabs import Exchange, Slab, SlabError, slab
 
 _LINE_BYTES = 128
 MAX_WORLD = 32
@@ -23,7 +24,7 @@ class DeviceBarrier:
 
     `path` is where the flags lie: `peer` memory where GPUs can address each other, else `host`.
     `limit_s` bounds a rank's wait on the device; `settle_us` passes between the ranks' two meetings.
-    Raises SlabError or JitError on every rank.
+    Raises SlabError on every rank when any fails.
     """
 
     def __init__(
@@ -37,10 +38,21 @@ class DeviceBarrier:
     ) -> None:
         if not 2 <= group.world <= MAX_WORLD:
             raise ValueError(f"a device barrier needs 2 to {MAX_WORLD} ranks, got {group.world}")
+        self.path = path
+        self._memory = 0
+        self._slab: Slab = slab(path, group, group.world * _LINE_BYTES)
+        try:
+            # no rank arrives before all have come here: all areas are zero
+            jointly(
+                group, "device barrier", lambda: self._set_up(group, device, limit_s, settle_us), SlabError
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, group: Exchange, device: int, limit_s: float, settle_us: float) -> None:
         from cuda.bindings import runtime
 
-        self.path = path
-        self._slab: Slab = slab(path, group, group.world * _LINE_BYTES)
         source = read_sources("barrier.cu")
         cubin = compile_cubin(source, arch=device_arch(device), name="barrier.cu")
         self._delay = Function(cubin, "delay")
@@ -62,7 +74,6 @@ class DeviceBarrier:
             ctypes.c_uint64(int(limit_s * 1e9)),
             ctypes.c_uint64(int(settle_us * 1e3)),
         )
-        group.barrier()  # all areas are zero before any rank arrives
 
     def enqueue(self, stream: int) -> None:
         """Put the barrier on `stream` (a handle as an integer)."""
@@ -90,7 +101,7 @@ class DeviceBarrier:
         memory, self._memory = self._memory, 0
         if memory:
             runtime.cudaFree(memory)
-            self._slab.close()
+        self._slab.close()
 
 
 def empty_kernel(device: int) -> Any:

@@ -1,12 +1,14 @@
 """The ranks of a worker talking to each other about what to do: control traffic, never timed.
 
 Two implementations of `arfloor.backends.base.Group`: over a gloo process group of torch, and over
-mpi4py's world communicator. Values travel as JSON, so both carry the same things.
+mpi4py's world communicator. Values travel as JSON, so both carry the same things. `SubGroup` is a part of
+either.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -104,3 +106,23 @@ class MpiGroup:
     def close(self) -> None:
         """Meet the others once more; mpi4py finalises MPI when the interpreter ends."""
         self._comm.Barrier()
+
+
+class SubGroup:
+    """The ranks of one reducing group within a worker's, numbered from 0.
+
+    Its exchanges are the worker's: all groups of the worker must make the same ones, in step. What went
+    wrong in one of them is therefore told to all (`arfloor.runtime.agree.jointly`).
+    """
+
+    def __init__(self, whole: Any, members: Sequence[int]) -> None:
+        self.whole, self.members = whole, tuple(members)
+        self.rank, self.world = self.members.index(whole.rank), len(self.members)
+
+    def barrier(self) -> None:
+        self.whole.barrier()
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every member's value."""
+        everyone = self.whole.all_gather(value)
+        return [everyone[rank] for rank in self.members]

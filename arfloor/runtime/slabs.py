@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from arfloor.runtime.agree import told
 from arfloor.runtime.jit import checked
 
 ALIGNMENT = 2 << 20
@@ -179,11 +180,10 @@ class _Joint:
             return None
 
     def all_gather(self, value: Any) -> list[Any]:
-        answers = self._group.all_gather([self._error, value])
-        failed = [f"rank {r}: {error}" for r, (error, _) in enumerate(answers) if error is not None]
+        failed, values = told(self._group, self._error, value)
         if failed:
             raise SlabError(f"{self._what} could not be set up: {'; '.join(failed)}")
-        return [value for _, value in answers]
+        return values
 
     def agree(self) -> None:
         self.all_gather(None)

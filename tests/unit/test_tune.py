@@ -46,7 +46,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     class Reducer:
         def __init__(self, *, plan: Plan, group: ThreadGroup, **_: Any) -> None:
-            self.plan, self.rank = plan, getattr(group, "_group", group).rank
+            self.plan, self.rank = plan, getattr(group, "whole", group).rank
             with lock:
                 made.open += 1
 
