@@ -5,6 +5,7 @@ Started by torchrun, ranks talk through PyTorch's gloo; started by mpirun, throu
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
@@ -40,7 +41,7 @@ class Gloo:
         """Per replay, the time of the slowest rank."""
         worst = self._tensor(us.copy())
         self._dist.all_reduce(worst, op=self._dist.ReduceOp.MAX)
-        return worst.numpy()
+        return np.asarray(worst.numpy())
 
     def close(self) -> None:
         self._dist.barrier()
@@ -86,7 +87,23 @@ class Mpi:
         self._comm.Barrier()
 
 
-def join() -> Gloo | Mpi:
+Ranks = Gloo | Mpi
+
+
+def help_only(doc: str | None) -> None:
+    """The command line of a script without options: `doc` is its help."""
+    argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+
+
+def say(ranks: Ranks, text: str) -> None:
+    """Print on rank 0, at once."""
+    if ranks.rank == 0:
+        print(text, flush=True)
+
+
+def join() -> Ranks:
     """Whichever launcher started this process. Raises SystemExit with what to type when none did."""
     if "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ:
         return Mpi()

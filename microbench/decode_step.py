@@ -15,12 +15,13 @@ with it: how much is stated.
 
 What to look for: a reduce costs the step more than a chain of reduces says, because its code and data are
 no longer in the caches and the ranks do not arrive together. "no reduce" bounds what anyone can gain.
-One batch with one variant takes about 25 s, of which ten are starting.
+
+One batch with one variant takes about 25 s on two GPUs, of which ten are starting; a batch is printed, and
+written to `--json`, when it is measured. What two H200s gave stands in docs/measurements.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import zlib
@@ -30,10 +31,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpu_ranks import GpuRank, join
+from gpu_ranks import GpuRank, command_line, join
 
 from arfloor.backends.fused import FusedReducer, RowReducer, Rows
-from arfloor.backends.nccl import Nccl
+from arfloor.backends.nccl import Nccl, NcclOp
 from arfloor.backends.ours import SWEEP_SPIN_S, OursError, Reducer
 from arfloor.backends.tune import choose
 from arfloor.core.fused import by_row, by_row_flaw
@@ -59,9 +60,17 @@ def nccl_ways(ranks: GpuRank, variants: list[str]) -> dict[str, Way]:
     """A reduce a variant of NCCL, each on the communicator that the backend makes for it."""
     ways = {}
     for variant in variants:
-        communicator = Nccl().prepare(ranks.case("nccl", variant, 16), ranks.group, 1)._communicator
-        ways[f"nccl {variant}"] = Way(reduce=lambda x, group=communicator: dist.all_reduce(x, group=group))
+        op = Nccl().prepare(ranks.case("nccl", variant, 16), ranks.group, 1)
+        assert isinstance(op, NcclOp)
+        ways[f"nccl {variant}"] = Way(reduce=nccl_reduce(op.communicator))
     return ways
+
+
+def nccl_reduce(communicator: Any) -> Reduce:
+    def reduce(x: torch.Tensor) -> None:
+        dist.all_reduce(x, group=communicator)
+
+    return reduce
 
 
 def our_ways(ranks: GpuRank, plan: Plan, batch: int, hidden: int) -> dict[str, Way]:
@@ -219,22 +228,24 @@ def one_batch(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batches", default="1,8,32,64")
-    parser.add_argument("--variants", default="default,16ch,ring-ll-16ch")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path)
+    parser = command_line(__doc__, limit_s=180)
+    parser.add_argument("--batches", default="1,8,32,64", help="%(default)s")
+    parser.add_argument("--variants", default="default,16ch,ring-ll-16ch", help="of NCCL: %(default)s")
+    parser.add_argument("--rounds", type=int, default=15, help="%(default)s")
+    parser.add_argument("--json", type=Path, help="a file for the result")
     args = parser.parse_args()
-    ranks = join()
+    ranks = join(args.limit_s)
     others = nccl_ways(ranks, ["default", *(v for v in args.variants.split(",") if v not in ("default", ""))])
     weights = Weights(Shape(), ranks.rank, ranks.world, ranks.rank)
     batches = [int(b) for b in args.batches.split(",")]
-    kept = [one_batch(ranks, weights, batch, others, args.rounds) for batch in batches]
-    if args.json and ranks.rank == 0:
-        args.json.write_text(
-            json.dumps({"world": ranks.world, "path": ranks.path, "batches": kept}, indent=1),
-            encoding="utf-8",
-        )
+    kept: list[dict[str, Any]] = []
+    for batch in batches:
+        if ranks.over(f"batch {batch}"):
+            break
+        kept.append(one_batch(ranks, weights, batch, others, args.rounds))
+        if args.json and ranks.rank == 0:  # at once: what ends the script early must not cost this
+            found = {"world": ranks.world, "path": ranks.path, "batches": kept}
+            args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     ranks.leave()
 
 

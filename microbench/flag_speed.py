@@ -10,17 +10,20 @@ either relaxed, or released and acquired, which also orders the data around them
 What to look for: no reduce can be faster than one flag, and one with n rounds not faster than n. What
 release and acquire add to relaxed is the price of a fence; protocols that carry their flag inside the
 data (LL, lines) do without it.
+
+About 12 s on two GPUs, of which ten are starting. What two H200s gave stands in docs/measurements.md.
 """
 
 from __future__ import annotations
 
-from gpu_ranks import join
+from gpu_ranks import command_line, join
 
 from arfloor.primitives.gpu import flags
 
 
 def main() -> None:
-    ranks = join()
+    chosen = command_line(__doc__, limit_s=60).parse_args()
+    ranks = join(chosen.limit_s)
     ranks.say(f"{'path':<12} {'pair':<16} {'ordering':<16} {'one way us':>10}  95 % interval")
     for path in ("peer", "host"):
         for p in flags(ranks, path):

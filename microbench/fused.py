@@ -12,15 +12,15 @@ interleaved. Every fused form is first compared with float64, and the ranks with
 exchanges them through shared memory.
 
 What to look for: the epilogue costs about one such exchange, so "fused" less "reduce" is about a microsecond,
-where a kernel of its own costs two or three: less for its work than for being a kernel.
-`--rows 1,32` and `--plan NAME` choose sizes and the reduce's plan (default: tuned, about two seconds a size).
-A size takes about six seconds in all, and starting ten. A form that a plan does not have, or whose result is
-wrong, is named and not timed.
+where a kernel of its own costs two or three: less for its work than for being a kernel. `--rows 1,32` and
+`--plan NAME` choose sizes and the reduce's plan (default: tuned, about two seconds a size). A size takes
+about six seconds on two GPUs in all, and starting ten; it is printed, and written to `--json`, when it is
+measured. What two H200s gave stands in docs/measurements.md. A form that a plan does not have, or whose
+result is wrong, is named and not timed.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import zlib
@@ -30,11 +30,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpu_ranks import interleaved_us, join
+from gpu_ranks import GpuRank, command_line, interleaved_us, join
 
 from arfloor.backends import tune
 from arfloor.backends.fused import AddRmsNorm, FusedReducer, RowReducer, Rows
-from arfloor.backends.ours import OursError, Reducer
+from arfloor.backends.ours import Operation, OursError, Reducer
 from arfloor.core import fused as epilogue
 from arfloor.core.fused import by_row, by_row_flaw
 from arfloor.core.plans import parse
@@ -50,7 +50,7 @@ Run = Callable[[int], None]
 class Forms:
     """All forms of one size: buffers a slot, and what to call."""
 
-    def __init__(self, ranks: Any, rows: int, plan: str, nccl: Any) -> None:
+    def __init__(self, ranks: GpuRank, rows: int, plan: str, nccl: Any) -> None:
         self.slots, self._ranks, self._nccl = SLOTS, ranks, nccl
         self._terms = [
             [self._random(rows, 10 * slot + r) for r in range(ranks.world)] for slot in range(SLOTS)
@@ -62,7 +62,7 @@ class Forms:
         self._y, self._out = ([torch.zeros_like(t) for t in self._x] for _ in range(2))
         self._zeros = [torch.zeros_like(t) for t in self._x]  # in place: sums of anything else would grow
         nbytes = 2 * rows * HIDDEN
-        options = {
+        options: dict[str, Any] = {
             "plan": parse(plan),
             "path": ranks.path,
             "dtype": "bfloat16",
@@ -86,7 +86,7 @@ class Forms:
         self._norm_zeros = [norm.bind(self._rows(i, self._zeros[i], rows)) for i in range(SLOTS)]
         self.forms: dict[str, Run] = {
             "reduce": lambda i: self._reduce[i].launch(self._stream()),
-            **{name: lambda i, at=at: at[i].launch(self._stream()) for name, at in bound.items()},
+            **{name: self._launching(at) for name, at in bound.items()},
             "reduce, norm": self._reduce_then_norm,
             "reduce, torch": self._reduce_then_torch,
             "norm": lambda i: self._norm[i].launch(self._stream()),
@@ -131,6 +131,9 @@ class Forms:
     @staticmethod
     def _stream() -> int:
         return torch.cuda.current_stream().cuda_stream
+
+    def _launching(self, operations: list[Operation]) -> Run:
+        return lambda i: operations[i].launch(self._stream())
 
     def _reduce_then_norm(self, i: int) -> None:
         self._reduce[i].launch(self._stream())
@@ -179,7 +182,7 @@ class Forms:
             reducer.close()
 
 
-def right(ranks: Any, forms: Forms) -> list[str]:
+def right(ranks: GpuRank, forms: Forms) -> list[str]:
     """The fused forms whose results are right on all ranks and alike; says what it found."""
     found = []
     for form in forms.fused:
@@ -194,7 +197,7 @@ def right(ranks: Any, forms: Forms) -> list[str]:
     return found
 
 
-def tuned(ranks: Any, nbytes: int) -> str:
+def tuned(ranks: GpuRank, nbytes: int) -> str:
     """The tuned plan; where that has no fused form (two-shot, of many ranks), a one-shot by rule."""
     choice = tune.choose(
         ranks.group,
@@ -213,12 +216,12 @@ def tuned(ranks: Any, nbytes: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", default="1,8,32,128")
-    parser.add_argument("--plan", default="")
-    parser.add_argument("--json", type=Path)
+    parser = command_line(__doc__, limit_s=120)
+    parser.add_argument("--rows", default="1,8,32,128", help="%(default)s")
+    parser.add_argument("--plan", default="", help="of the reduce, default: tuned")
+    parser.add_argument("--json", type=Path, help="a file for the result")
     chosen = parser.parse_args()
-    ranks = join()
+    ranks = join(chosen.limit_s)
     nccl = dist.new_group(backend="nccl", device_id=torch.device(ranks.device))
     rows_of = [int(n) for n in chosen.rows.split(",")]
     kept = []
@@ -226,6 +229,8 @@ def main() -> None:
         f"{ranks.world} GPUs, path {ranks.path}, bfloat16 rows of {HIDDEN}, us (half the 95 % interval)"
     )
     for rows in rows_of:
+        if ranks.over(f"{rows} rows"):
+            break
         plan = chosen.plan or tuned(ranks, 2 * rows * HIDDEN)
         forms = Forms(ranks, rows, plan, nccl)
         ranks.say(f"{rows:>4} rows, {plan}")
@@ -245,10 +250,9 @@ def main() -> None:
         kept.append(
             {"rows": rows, "plan": plan, "above_us": above, "us": {n: e.value for n, e in estimates.items()}}
         )
-    if chosen.json and ranks.rank == 0:
-        chosen.json.write_text(
-            json.dumps({"path": ranks.path, "hidden": HIDDEN, "rows": kept}, indent=1), encoding="utf-8"
-        )
+        if chosen.json and ranks.rank == 0:  # at once: what ends the script early must not cost this
+            found = {"path": ranks.path, "hidden": HIDDEN, "rows": kept}
+            chosen.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     ranks.leave()
 
 

@@ -1,9 +1,20 @@
-"""One GPU a rank, behind one small face: what timers and probes want to know of the process they run in."""
+"""One GPU a rank, behind one small face: what timers and probes want to know of the process they run in.
+
+Every script ends, whatever its ranks wait for: after `--limit-s` seconds it begins no new row, and GRACE_S
+later each rank's process ends itself, saying where it stood. What was printed until then stays.
+"""
 
 from __future__ import annotations
 
+import argparse
+import faulthandler
 import os
-from collections.abc import Callable
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import NoReturn
 
 import torch
 
@@ -11,19 +22,59 @@ from arfloor.backends.base import PreparedOp
 from arfloor.backends.host import Host
 from arfloor.backends.nccl import P2P_OFF, Nccl
 from arfloor.backends.peer import Peer
-from arfloor.core.cases import Case, Estimate
+from arfloor.core.cases import Case, Estimate, Mode, Path
 from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.core.statistics import median_estimate
 from arfloor.runtime import chains, timing_gpu, verify
 from arfloor.runtime.group import TorchGroup
+from arfloor.runtime.ranks import NO_MULTICAST
 
-TIMERS = {"graph": timing_gpu.Graph, "eager": timing_gpu.Eager, "isolated": timing_gpu.Isolated}
+TIMERS: dict[Mode, type[timing_gpu.Graph | timing_gpu.Isolated]] = {
+    "graph": timing_gpu.Graph,
+    "eager": timing_gpu.Eager,
+    "isolated": timing_gpu.Isolated,
+}
+GRACE_S = 45.0
+"""From a script's limit to the end of its processes: more than any one row takes."""
+
+
+def command_line(doc: str | None, *, limit_s: float) -> argparse.ArgumentParser:
+    """The command line of a script: `doc` is its help, `limit_s` how long it may go on beginning rows."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=limit_s,
+        help=f"seconds after which no new row is begun (%(default)g); {GRACE_S:g} later all ends",
+    )
+    return parser
+
+
+def add_sizes(parser: argparse.ArgumentParser, sizes: list[int]) -> None:
+    """`--sizes 8192,65536`: bytes of a rank's message, whole vectors of 16."""
+
+    def bytes_list(text: str) -> list[int]:
+        found = [int(word) for word in text.split(",")]
+        if any(n <= 0 or n % 16 for n in found):
+            raise argparse.ArgumentTypeError(f"expected multiples of 16 bytes as 8192,65536, found {text!r}")
+        return found
+
+    shown = ",".join(map(str, sizes))
+    parser.add_argument(
+        "--sizes", type=bytes_list, default=sizes, help=f"bytes of a message, default {shown}"
+    )
 
 
 class GpuRank:
-    """This process's rank, its GPU, and the ranks it talks to (control traffic only)."""
+    """This process's rank, its GPU, and the ranks it talks to (control traffic only).
 
-    def __init__(self) -> None:
+    `limit_s`: see `over`.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._begun, self._limit_s = time.monotonic(), limit_s
         self.rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = f"cuda:{self.rank}"
         torch.cuda.set_device(self.rank)
@@ -37,10 +88,10 @@ class GpuRank:
         )
         self.world = world
         # NCCL reads it once a process, so a script measures the path it was started for
-        self.path = "host" if os.environ.get("NCCL_P2P_DISABLE") == "1" else "peer"
+        self.path: Path = "host" if os.environ.get("NCCL_P2P_DISABLE") == "1" else "peer"
 
     def case(
-        self, backend: str, variant: str, nbytes: int, mode: str = "graph", *, inplace: bool = True
+        self, backend: str, variant: str, nbytes: int, mode: Mode = "graph", *, inplace: bool = True
     ) -> Case:
         """An all-reduce of `nbytes` of bfloat16 among all ranks, on the path that this process measures."""
         return Case(
@@ -55,19 +106,19 @@ class GpuRank:
             inplace=inplace,
         )
 
-    def nccl(self, variant: str, nbytes: int, mode: str = "graph", *, rounds: int = 6) -> Estimate:
+    def nccl(self, variant: str, nbytes: int, mode: Mode = "graph", *, rounds: int = 6) -> Estimate:
         """Latency of one NCCL all-reduce of bfloat16 in us, the slowest rank deciding. Collective."""
         case = self.case("nccl", variant, nbytes, mode)
         return self._timed(Nccl().prepare(case, self.group, 4), case, rounds)
 
-    def ours(self, variant: str, nbytes: int, mode: str = "graph", *, rounds: int = 6) -> Estimate:
+    def ours(self, variant: str, nbytes: int, mode: Mode = "graph", *, rounds: int = 6) -> Estimate:
         """The same for a variant of our own kernels, or a plan's name, verified first. Collective."""
         backend = Peer() if self.path == "peer" else Host()
         case = self.case(backend.name, variant, nbytes, mode, inplace=False)
         op = backend.prepare(case, self.group, 4)
         check = verify.check_rank(op, case, self.rank, between=self.group.barrier)
         if any(self.group.all_gather(check.wrong)):
-            raise SystemExit(f"{case.label}: wrong sum at {nbytes} B; a wrong reduce has no latency")
+            self.fail(f"{case.label}: wrong sum at {nbytes} B; a wrong reduce has no latency")
         return self._timed(op, case, rounds)
 
     def _timed(self, op: PreparedOp, case: Case, rounds: int) -> Estimate:
@@ -86,7 +137,22 @@ class GpuRank:
         if self.rank == 0:
             print(text, flush=True)
 
-    def leave(self) -> None:
+    def over(self, what: str) -> bool:
+        """Whether `limit_s` have passed on any rank; then `what`, which comes next, is said to be left out.
+
+        Collective."""
+        late = bool(max(self.group.all_gather(time.monotonic() - self._begun)) > self._limit_s)
+        if late:
+            self.say(f"{what} and on: left out, {self._limit_s:g} s are over")
+        return late
+
+    def fail(self, why: str) -> NoReturn:
+        """End all ranks with exit code 1 and one line. Collective."""
+        self.say(why)
+        self.group.barrier()
+        os._exit(1)
+
+    def leave(self) -> NoReturn:
         """Meet once more, then end at once: libraries may take long to tidy up."""
         self.group.barrier()
         os._exit(0)
@@ -100,7 +166,7 @@ class _Op:
 
 
 def interleaved_us(
-    ranks: GpuRank, runs: dict[str, Callable[[int], None]], *, slots: int = 4, replays: int = 41
+    ranks: GpuRank, runs: Mapping[str, Callable[[int], None]], *, slots: int = 4, replays: int = 41
 ) -> dict[str, list[float]]:
     """Per run, the ranks' common slope of each replay, in us an operation; all take turns. Collective.
 
@@ -132,10 +198,25 @@ def interleaved_us(
     return {name: list(slopes_us(many, few, *counts)) for name, (many, few) in joint.items()}
 
 
-def join() -> GpuRank:
-    """This rank. Raises SystemExit with what to type when no launcher or too few GPUs are there."""
+def join(limit_s: float = 240.0) -> GpuRank:
+    """This rank, whose process ends itself GRACE_S after `limit_s` at the latest.
+
+    Raises SystemExit with what to type when no launcher or too few GPUs are there.
+    """
     if "RANK" not in os.environ:
         raise SystemExit("start this with: torchrun --standalone --nproc-per-node=2 SCRIPT")
     if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
         raise SystemExit(f"needs a GPU a rank, found {torch.cuda.device_count()}")
-    return GpuRank()
+    os.environ.update(NO_MULTICAST)
+    faulthandler.dump_traceback_later(limit_s + GRACE_S, exit=True)
+    sys.excepthook = _end_at_once
+    return GpuRank(limit_s)
+
+
+def _end_at_once(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> NoReturn:  # the launcher then ends the other ranks; a library that tidies up may wait for them for ever
+    print(f"rank {os.environ.get('RANK')}:", file=sys.stderr)
+    traceback.print_exception(kind, error, trace)
+    sys.stderr.flush()
+    os._exit(1)

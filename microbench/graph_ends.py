@@ -12,6 +12,9 @@ the other on a stream, as here, are allowed). Last, the same graph after itself.
 What to look for: (chain of 40 - chain of 8) / 32, the cost of one more operation, by the time the graph had
 waited; readings in two heaps, `late` being the share of the upper one and `gap` how far it lies above the
 lower. `behind` is what a graph adds when another follows.
+
+About 20 s on two GPUs, of which ten are starting; a line is printed when it is measured. What two H200s gave
+stands in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import itertools
 import statistics
 
 import torch
-from gpu_ranks import GpuRank, join
+from gpu_ranks import GpuRank, command_line, join
 
 from arfloor.backends.nccl import Nccl
 from arfloor.core.cases import Case
@@ -41,7 +44,7 @@ def behind_us(chain: Chain) -> float:
         chain.start()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) * 1e3 / BEHIND
+    return float(begin.elapsed_time(end)) * 1e3 / BEHIND
 
 
 def heaps(readings: list[float], gap_us: float) -> str:
@@ -73,7 +76,8 @@ def study(ranks: GpuRank, case: Case, count: int, barrier: DeviceBarrier, settle
 
 
 def main() -> None:
-    ranks = join()
+    chosen = command_line(__doc__, limit_s=90).parse_args()
+    ranks = join(chosen.limit_s)
     ranks.say(f"NCCL default, {ranks.world} GPUs, path {ranks.path}, bfloat16, us")
     ranks.say("     size  ops settles  rank     lower   late    gap   behind")
     barriers = {
@@ -82,6 +86,8 @@ def main() -> None:
     for nbytes in SIZES:
         case = ranks.case("nccl", "default", nbytes)
         for settle_us, count in itertools.product(SETTLES_US, (FEW, MANY)):
+            if ranks.over(f"{nbytes} B, {count} operations, settled {settle_us:g} us"):
+                ranks.leave()
             study(ranks, case, count, barriers[settle_us], settle_us)
     ranks.leave()
 

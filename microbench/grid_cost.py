@@ -10,13 +10,14 @@ compared. Every result is verified before it is timed.
 
 What to look for: errors within 10 % on the white squares. A warp that has two lines waits for two round trips
 where the links have long been idle: grids that just fit the message are the fast ones.
+
+About 40 s a path on two GPUs with `--rounds 1`, of which ten are starting; times are printed a grid when they
+are measured, the fit at the end. What two H200s gave stands in docs/measurements.md.
 """
 
 from __future__ import annotations
 
-import argparse
-
-from gpu_ranks import GpuRank, join
+from gpu_ranks import GpuRank, command_line, join
 
 from arfloor.core.cases import Estimate, Ran, Result
 from arfloor.core.costs import held_out
@@ -35,20 +36,23 @@ def result(ranks: GpuRank, plan: Plan, nbytes: int, latency: Estimate) -> Result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=2, help="rounds of ten replays a case")
-    rounds = parser.parse_args().rounds
-    ranks = join()
+    parser = command_line(__doc__, limit_s=120)
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of ten replays a case (%(default)s)")
+    chosen = parser.parse_args()
+    ranks = join(chosen.limit_s)
     probes = gpu.measure(ranks, budget_s=4.0, paths=(ranks.path,))
-    results, black = [], set()
+    results: list[Result] = []
+    black: set[str] = set()
     for i, blocks in enumerate(BLOCKS):
         for j, threads in enumerate(THREADS):
             plan = Plan(protocol="line", line=128, blocks=blocks, threads=threads)
             for k, nbytes in enumerate(SIZES):
-                latency = ranks.ours(plan.name, nbytes, rounds=rounds)
+                latency = ranks.ours(plan.name, nbytes, rounds=chosen.rounds)
                 results.append(result(ranks, plan, nbytes, latency))
                 if (i + j + k) % 2 == 0:
                     black.add(results[-1].case.id)
+            taken = "  ".join(f"{r.latency.value:8.2f}" for r in results[-len(SIZES) :] if r.latency)
+            ranks.say(f"timed: {blocks:>3}x{threads:<4} {taken} us")
     got = held_out(results, probes, fitted=lambda r: r.case.id in black)
     errors = dict(got.errors)
     ranks.say(f"path {ranks.path}, line128 one-shot: {got.within(WITHIN)} of {len(errors)} within 10 %")

@@ -9,11 +9,14 @@ writes its message once and reads every other's.
 
 What to look for: one direction alone comes near the link's rate; writing and reading at once, as a
 reduce does, does not. The host's memory and its bridge then set the pace, not the cable.
+
+About 30 s on two GPUs, of which ten are starting; all is printed at the end. What two H200s gave stands in
+docs/measurements.md.
 """
 
 from __future__ import annotations
 
-from gpu_ranks import join
+from gpu_ranks import command_line, join
 
 from arfloor.core.cases import Primitive
 from arfloor.primitives.gpu import measure
@@ -32,7 +35,8 @@ def best(found: list[Primitive], kind: str, **wanted: object) -> float:
 
 
 def main() -> None:
-    ranks = join()
+    chosen = command_line(__doc__, limit_s=60).parse_args()
+    ranks = join(chosen.limit_s)
     found = measure(ranks, budget_s=20.0)
     ranks.say(f"{'':<34} {'peer':>8} {'host':>8}")
     rows = [("flag one way, relaxed, us", "pingpong", {"access": "relaxed"})]

@@ -12,11 +12,14 @@ chained operations in a CUDA graph, the slowest rank of two or more.
 What to look for: Simple pays its price at every size below a few hundred KiB. LL doubles the bytes, and
 shows it as soon as the wire counts: much sooner over PCIe than over NVLink. How many channels share the
 work often matters more than the protocol. A `*` is the fastest of its row.
+
+About 30 s a path on two GPUs, of which ten are starting; a row is printed when it is measured. What two H200s
+gave stands in docs/measurements.md.
 """
 
 from __future__ import annotations
 
-from gpu_ranks import join
+from gpu_ranks import add_sizes, command_line, join
 
 SIZES = [8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20]
 VARIANTS = [
@@ -31,10 +34,15 @@ VARIANTS = [
 
 
 def main() -> None:
-    ranks = join()
+    parser = command_line(__doc__, limit_s=90)
+    add_sizes(parser, SIZES)
+    chosen = parser.parse_args()
+    ranks = join(chosen.limit_s)
     ranks.say(f"{ranks.world} GPUs, path {ranks.path}, bfloat16, us (half the 95 % interval)")
     ranks.say(f"{'size':>9}  " + "  ".join(f"{v:>17}" for v in VARIANTS))
-    for nbytes in SIZES:
+    for nbytes in chosen.sizes:
+        if ranks.over(f"{nbytes} B"):
+            break
         found = [ranks.nccl(variant, nbytes) for variant in VARIANTS]
         best = min(e.value for e in found)
         cells = [f"{e.value:.1f} ({(e.hi - e.lo) / 2:.1f}){'*' if e.value == best else ' '}" for e in found]

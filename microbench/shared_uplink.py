@@ -18,6 +18,9 @@ What to look for: ratios within 15 %. In one-shot a rank reads three messages an
 read six times the message over one link, which is then busy one way; two-shot reads half as much. "wires" is
 what the links alone need; the rest are starts, ways of flags, sends that leave one direction idle, and
 polls in vain.
+
+About 60 s on two GPUs, of which ten are starting; predictions are printed first, then each size when it is
+measured. What two H200s gave stands in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ import statistics
 from collections.abc import Sequence
 
 import torch
-from gpu_ranks import GpuRank, join
+from gpu_ranks import GpuRank, command_line, join
 
-from arfloor.backends.ours import Endpoint, OursError, kernel
+from arfloor.backends.ours import Endpoint, Operation, OursError, kernel
 from arfloor.core.patterns import Model
 from arfloor.core.plans import Plan, ceil_div, extent, layout
 from arfloor.core.polls import Job, KernelCosts, Played, calibrate, play, start_of
@@ -117,7 +120,7 @@ class Branches:
     slots = 1
 
     def __init__(
-        self, streams: Sequence[torch.cuda.Stream], launches: Sequence[Sequence], count: int
+        self, streams: Sequence[torch.cuda.Stream], launches: Sequence[Sequence[Operation]], count: int
     ) -> None:
         self._streams, self._launches, self._count = streams, launches, count
 
@@ -131,7 +134,12 @@ class Branches:
             main.wait_stream(stream)
 
 
-def timed(ranks: GpuRank, barrier: DeviceBarrier, streams: Sequence, launches: Sequence[Sequence]) -> float:
+def timed(
+    ranks: GpuRank,
+    barrier: DeviceBarrier,
+    streams: Sequence[torch.cuda.Stream],
+    launches: Sequence[Sequence[Operation]],
+) -> float:
     """us of one more launch on every stream at once."""
     chains = [
         Chain(Branches(streams, launches, n), 1, barrier, graph=True, least_nodes=n * len(streams))
@@ -160,7 +168,7 @@ def reduce_us(ranks: GpuRank, barrier: DeviceBarrier, job: Job) -> float:
         except OursError as error:
             problem = str(error)
         if problems := [p for p in ranks.group.all_gather(problem) if p]:
-            raise SystemExit(f"{job.plan.name}, {count} ranks a GPU, {job.nbytes} B: {'; '.join(problems)}")
+            ranks.fail(f"{job.plan.name}, {count} ranks a GPU, {job.nbytes} B: {'; '.join(problems)}")
         if attempt == 0:
             streams = [stream for group in made for stream in group.streams]
             operations = [bound for group in made for bound in group.operations]
@@ -197,9 +205,10 @@ def predicted(ranks: GpuRank, jobs: Sequence[Job], uplink: Uplink, costs: Kernel
 
 
 def main() -> None:
-    ranks = join()
+    chosen = command_line(__doc__, limit_s=150).parse_args()
+    ranks = join(chosen.limit_s)
     if ranks.world != 2:
-        raise SystemExit(f"expected two processes, found {ranks.world}")
+        ranks.fail(f"expected two processes, found {ranks.world}")
     barrier = barrier_for(ranks, "host")
     uplink = uplink_of(gpu.measure(ranks, budget_s=4.0, paths=("host",)))
     ranks.say(f"{uplink}")
@@ -221,6 +230,8 @@ def main() -> None:
         ranks.say(f"{name}  {played.us:>8.2f}  {played.in_vain:>4.0%}  {wires:>8.2f}")
     ranks.say("measured: us, measured / predicted")
     for name, job, played in zip(names, jobs, expected, strict=True):
+        if ranks.over(name):
+            break
         us = reduce_us(ranks, barrier, job)
         ranks.say(f"{name}  {us:>8.2f}  {us / played.us:>6.3f}")
     ranks.leave()

@@ -10,6 +10,8 @@ that changes where the library changes its algorithm or the data leaves a cache.
 
 What to look for: the fixed price dominates well past 100 KB. At decode sizes an all-reduce costs
 what a call costs, and a faster wire would hardly help.
+
+About five seconds and the start; a size is printed when it is measured, the model at the end.
 """
 
 from __future__ import annotations
@@ -17,16 +19,17 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from cpu_ranks import join
+from cpu_ranks import Ranks, help_only, join, say
 
 from arfloor.core.fits import fit
 from arfloor.core.statistics import median_estimate
 
 SIZES = [1024 * 2**k for k in range(13)]
 REPLAYS, WARM_UP = 60, 10
+WITHIN = 0.1  # what is further off the model is said
 
 
-def time_reduce(ranks, nbytes: int) -> np.ndarray:
+def time_reduce(ranks: Ranks, nbytes: int) -> np.ndarray:
     """Latencies in us of REPLAYS reduces, shape (REPLAYS,), the slowest rank of each."""
     data = np.ones(nbytes // 4, dtype=np.float32)
     taken = np.empty(WARM_UP + REPLAYS)
@@ -42,22 +45,25 @@ def time_reduce(ranks, nbytes: int) -> np.ndarray:
 
 
 def main() -> None:
+    help_only(__doc__)
     ranks = join()
-    points = [(nbytes, median_estimate(time_reduce(ranks, nbytes))) for nbytes in SIZES]
-    if ranks.rank == 0:
-        model = fit(points)
-        print(f"{ranks.name}, {ranks.world} CPU ranks, float32, one host")
-        print(f"{'size':>10}  {'median us':>10}  {'95 % interval':>20}  {'model us':>9}")
-        for nbytes, e in points:
-            said = model.predict(nbytes).value
-            print(f"{nbytes:>10}  {e.value:>10.1f}  {f'[{e.lo:.1f}, {e.hi:.1f}]':>20}  {said:>9.1f}")
-        for piece in model.segments:
-            print(
-                f"from {piece.start} B: alpha {piece.alpha.value:.1f} us, "
-                f"beta {piece.beta.value * 1e3:.3f} us per kB"
-            )
-        for outlier in model.outliers:
-            print(f"outlier: {outlier.us:.1f} us at {outlier.nbytes} B, expected {outlier.expected_us:.1f}")
+    say(ranks, f"{ranks.name}, {ranks.world} CPU ranks, float32, one host")
+    say(ranks, f"{'size':>10}  {'median us':>10}  {'95 % interval':>20}")
+    points = []
+    for nbytes in SIZES:
+        e = median_estimate(time_reduce(ranks, nbytes))
+        points.append((nbytes, e))
+        say(ranks, f"{nbytes:>10}  {e.value:>10.1f}  {f'[{e.lo:.1f}, {e.hi:.1f}]':>20}")
+    model = fit(points)
+    for piece in model.segments:
+        alpha, beta = piece.alpha.value, piece.beta.value
+        say(ranks, f"from {piece.start} B: alpha {alpha:.1f} us, beta {beta * 1e3:.3f} us per kB")
+    for nbytes, e in points:
+        off = e.value / model.predict(nbytes).value - 1
+        if abs(off) > WITHIN:
+            say(ranks, f"{nbytes} B: {off:+.0%} off the model")
+    for outlier in model.outliers:
+        say(ranks, f"outlier: {outlier.us:.1f} us at {outlier.nbytes} B, expected {outlier.expected_us:.1f}")
     ranks.close()
 
 

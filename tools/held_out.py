@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 
 from arfloor import rundir
 from arfloor.core.cases import Result
@@ -93,6 +94,14 @@ def in_graphs(run: rundir.Run) -> list[Result]:
     return [r for r in run.results if r.case.mode == "graph" and r.status == "ok"]
 
 
+def _of_sizes(sizes: frozenset[int]) -> Callable[[Result], bool]:
+    return lambda result: result.case.nbytes in sizes
+
+
+def _all_but(variant: str) -> Callable[[Result], bool]:
+    return lambda result: result.case.variant != variant
+
+
 def main(paths: list[str]) -> None:
     """Raises InputError."""
     run = rundir.load(paths[0])
@@ -107,14 +116,12 @@ def main(paths: list[str]) -> None:
     sizes = sorted({r.case.nbytes for r in results})
     for half, name in ((0, "odd"), (1, "even")):
         fitted = frozenset(sizes[half::2])
-        got = held_out(
-            results, run.primitives, fitted=lambda r, fitted=fitted: r.case.nbytes in fitted, also=timed
-        )
+        got = held_out(results, run.primitives, fitted=_of_sizes(fitted), also=timed)
         show(f"fitted on every second size, predicted the {name} ones", results, got, again)
         show_finalists(run, got, [r for r in timed if r.case.nbytes not in fitted])
     for variant in sorted({r.case.variant for r in results if r.case.backend == "nccl"}):
         chosen = [r for r in results if r.case.backend == "nccl"]
-        got = held_out(chosen, run.primitives, fitted=lambda r, variant=variant: r.case.variant != variant)
+        got = held_out(chosen, run.primitives, fitted=_all_but(variant))
         show(f"fitted on all variants of nccl but {variant}, predicted that", chosen, got, again)
     if other is not None:
         across(run, other)

@@ -287,11 +287,11 @@ class NcclOp(TorchSlots):
 
         super().__init__(case, slots, device="cuda")
         self._reduce = dist.all_reduce
-        self._communicator = communicator
+        self.communicator = communicator
 
     def run(self, slot: int) -> None:
         """Enqueue one reduce on torch's current stream."""
-        self._reduce(self.inputs[slot], group=self._communicator)
+        self._reduce(self.inputs[slot], group=self.communicator)
 
     def ran(self) -> Ran:
         """The library only: what really ran is read from the log of a probe worker."""
