@@ -1,7 +1,7 @@
 """Does it matter whether a captured graph follows itself or another graph?
 
-    torchrun --standalone --nproc-per-node=2 microbench/graph_turns.py            # over NVLink, 15 s
-    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/graph_turns.py    # host bridge
+    torchrun --standalone --nproc-per-node=2 microbench/graph_turns.py
+    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/graph_turns.py
 
 Chains of 8 and 40 of NCCL's all-reduces, captured a dozen times over. The same captures are replayed in three
 ways: `row`, one chain several times, then the other (as sweeps do); `turns`, the two alternating (as sweeps
@@ -15,6 +15,8 @@ of one replay differ.
 
 Expected, from two sweeps (`turns`: late 0.5 on each rank by itself, gap 70 us, sd 6 to 9 %) and from
 `graph_ends.py` (`row`: no upper heap, ranks within 2 us): `row` has one heap and an sd below 2 %.
+
+About 15 s on two GPUs, of which ten are starting; a size is printed when it is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import torch
-from gpu_ranks import GpuRank, join
+from gpu_ranks import GpuRank, command_line, join
 
 from arfloor.backends.nccl import Nccl
 from arfloor.runtime.chains import Chain
@@ -114,7 +116,8 @@ def lateness(captures: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def main() -> None:
-    ranks = join()
+    chosen = command_line(__doc__, limit_s=60).parse_args()
+    ranks = join(chosen.limit_s)
     ranks.say(f"NCCL default, {ranks.world} GPUs, path {ranks.path}, bfloat16, {CAPTURES} captures, us")
     ranks.say("    size    way    slope  sd %    least  sd %       late    gap  apart")
     case = ranks.case("nccl", "default", OTHER)
@@ -124,6 +127,8 @@ def main() -> None:
     torch.cuda.synchronize()
     other = Chain(op, FEW, barrier_for(ranks, ranks.path), graph=True)
     for nbytes in SIZES:
+        if ranks.over(f"{nbytes} B"):
+            break
         found = ranks.group.all_gather(study(ranks, nbytes, other))
         for way in WAYS:
             ranks.say(f"{nbytes:>8} {way:>6} {described([rank[way] for rank in found])}")

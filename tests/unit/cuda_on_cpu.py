@@ -16,7 +16,6 @@ import threading
 import time
 from collections import UserDict
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -305,17 +304,17 @@ class Cuda:
         monkeypatch.setattr(barrier, "device_arch", lambda ordinal: "sm_90")
         monkeypatch.setattr(barrier, "Function", lambda cubin, symbol: self.function(symbol, {}))
         monkeypatch.setattr(chains, "captured_nodes", nodes)
-        for cached, size in (("capture_stream", 1), ("side_stream", 16)):
-            monkeypatch.setattr(chains, cached, _anew(getattr(chains, cached), size))
+        forget_streams()
         monkeypatch.setattr(timing_gpu, "_BARRIERS", PerThread())
         monkeypatch.setattr(own_backend, "_CHOSEN", PerThread())
         monkeypatch.setattr(own_backend, "_SEARCHED", SetPerThread())
         monkeypatch.setattr(health, "read", lambda ordinal: health.Reading())
 
 
-def _anew(cached: Any, size: int) -> Any:
-    """A cached function with an empty cache of its own."""
-    return lru_cache(maxsize=size)(cached.__wrapped__)
+def forget_streams() -> None:
+    """Before and after: streams of the stand-in are of no use elsewhere, nor others to it."""
+    chains.capture_stream.cache_clear()
+    chains.side_stream.cache_clear()
 
 
 def _tensor(address: int, nbytes: int, dtype: torch.dtype) -> torch.Tensor:

@@ -6,7 +6,9 @@ import importlib
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +20,10 @@ from arfloor import rundir
 from arfloor.backends import tune
 from arfloor.core.cases import Primitive
 from arfloor.runtime import timing_gpu
-from tests.unit.cuda_on_cpu import Cuda, Failed, Left, TimedOp, rank_of
+from tests.unit.cuda_on_cpu import Cuda, Failed, Left, TimedOp, forget_streams, rank_of
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(p.stem for p in (ROOT / "microbench").glob("*.py") if not p.stem.endswith("_ranks"))
 US = {"nccl": 12.0, "flag": 5.0, "ll": 2.5, "line": 3.0}
 
 
@@ -36,9 +39,11 @@ class Bench:
     """Runs a script with `world` threads as ranks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+        for name in SCRIPTS:  # before anything is replaced: they keep what they import
+            importlib.import_module(name)
         self.cuda = Cuda(monkeypatch, us_of)
         self._monkeypatch, self._capsys = monkeypatch, capsys
-        monkeypatch.syspath_prepend(str(ROOT / "microbench"))
         self.gpu_ranks: Any = importlib.import_module("gpu_ranks")
         self._stand_in(self.gpu_ranks)
         for module in (timing_gpu, tune):  # short chains: every operation takes as long as the others
@@ -46,14 +51,8 @@ class Bench:
             monkeypatch.setattr(module, "MANY", 5)
 
     def _stand_in(self, gpu_ranks: Any) -> None:
-        def nccl(*_: Any) -> Any:
-            cuda = self.cuda
-
-            class Nccl:
-                def prepare(self, case: Any, group: Any, slots: int) -> TimedOp:
-                    return TimedOp(cuda, case, slots)
-
-            return Nccl()
+        def nccl() -> Any:
+            return SimpleNamespace(prepare=lambda case, group, slots: TimedOp(self.cuda, case, slots))
 
         def left(rank: Any) -> None:
             rank.group.barrier()
@@ -62,7 +61,9 @@ class Bench:
         def failed(rank: Any, why: str) -> None:
             raise Failed(why)
 
-        self._monkeypatch.setattr(gpu_ranks, "Nccl", nccl)
+        for module in map(importlib.import_module, ("gpu_ranks", *SCRIPTS)):
+            if hasattr(module, "Nccl"):
+                self._monkeypatch.setattr(module, "Nccl", nccl)
         self._monkeypatch.setattr(gpu_ranks.GpuRank, "leave", left)
         self._monkeypatch.setattr(gpu_ranks.GpuRank, "fail", failed)
 
@@ -85,8 +86,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
-    return Bench(monkeypatch, capsys)
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]:
+    yield Bench(monkeypatch, capsys)
+    forget_streams()
 
 
 def values_of(names: list[str], line: str) -> dict[str, float]:
@@ -126,6 +128,14 @@ def test_no_row_is_begun_after_the_limit(bench: Bench) -> None:
 def test_graph_saves_times_three_modes(bench: Bench) -> None:
     lines = bench.run("graph_saves", "--sizes", "1024")
     assert lines[2].split() == ["1024", "12.0", "12.0", "12.0", "1.00"]
+
+
+def test_graph_turns_has_a_line_a_size_and_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.script("graph_turns"), "CAPTURES", 2)
+    lines = bench.run("graph_turns")
+    assert [line.split()[:3] for line in lines[2:]] == [
+        [str(size), way, "12.00"] for size in (8192, 262144) for way in ("row", "turns", "other")
+    ]
 
 
 @pytest.mark.parametrize("world", [3, 4])
@@ -243,9 +253,6 @@ def test_a_wire_that_is_wrong_is_said_and_the_other_timed(few_replays: Bench) ->
 def test_scripts_free_what_they_allocate(few_sums: Bench, path: str) -> None:
     few_sums.run("torn_lines", path=path)
     assert few_sums.cuda.allocated == 0
-
-
-SCRIPTS = sorted(p.stem for p in (ROOT / "microbench").glob("*.py") if not p.stem.endswith("_ranks"))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
