@@ -1,7 +1,7 @@
 """Does it matter which pages the slab got?
 
-    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py    # host bridge, 25 s
-    torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py                       # NVLink
+    NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py
+    torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py
 
 One plan, set up many times over: the same kernel, buffers of the same size, a slab of its own each time. All
 take turns behind the device barrier, in several captures.
@@ -15,6 +15,9 @@ few slabs keeps the luck.
 Expected: over the host, up to 32 KiB, slabs apart by 3 to 7 % (a plan took 0.1 to 0.6 us more in a sweep than
 in its tuning 15 times of 22, and never 0.1 us less), captures by 1 to 2 %, and alone what they took in turns;
 over NVLink no difference.
+
+About 25 s over the host and 15 s over NVLink on two GPUs, of which ten are starting; a plan is printed when
+it is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from gpu_ranks import interleaved_us, join
+from gpu_ranks import command_line, interleaved_us, join
 
 from arfloor.backends.prepared_reduce import PreparedReduce
 from arfloor.core.plans import parse
@@ -53,10 +56,13 @@ def spreads(by_slab: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def main() -> None:
-    ranks = join()
+    chosen = command_line(__doc__, limit_s=60).parse_args()
+    ranks = join(chosen.limit_s)
     ranks.say(f"{ranks.world} GPUs, path {ranks.path}, bfloat16, {SLABS} slabs, {CAPTURES} captures, us")
     for nbytes, names in PLANS[ranks.path].items():
         for name in names:
+            if ranks.over(f"{nbytes} B, {name}"):
+                ranks.leave()
             case = ranks.case(ranks.path, name, nbytes, inplace=False)
             slabs = {
                 str(i): PreparedReduce(case, ranks.group, 4, parse(name), ranks.rank) for i in range(SLABS)
@@ -64,7 +70,7 @@ def main() -> None:
             for op in slabs.values():
                 check = verify.check_rank(op, case, ranks.rank, between=ranks.group.barrier)
                 if any(ranks.group.all_gather(check.wrong)):
-                    raise SystemExit(f"{name}: wrong sum at {nbytes} B; a wrong reduce has no latency")
+                    ranks.fail(f"{name}: wrong sum at {nbytes} B; a wrong reduce has no latency")
             runs: dict[str, Callable[[int], None]] = {key: op.run for key, op in slabs.items()}
             taken: dict[str, list[float]] = {key: [] for key in slabs}
             for _ in range(CAPTURES):

@@ -138,6 +138,19 @@ def test_graph_turns_has_a_line_a_size_and_way(bench: Bench, monkeypatch: pytest
     ]
 
 
+@pytest.mark.parametrize(("path", "plans"), [("peer", 1), ("host", 4)])
+def test_slab_luck_finds_no_difference_where_there_is_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str, plans: int
+) -> None:
+    for name, value in {"SLABS": 4, "CAPTURES": 2, "REPLAYS": 3}.items():
+        monkeypatch.setattr(bench.script("slab_luck"), name, value)
+    lines = bench.run("slab_luck", path=path)[1:]
+    assert len(lines) == plans
+    for line in lines:
+        us = "2.50" if " ll" in line else "3.25" if "line16" in line else "3.00"
+        assert line.endswith(f"slabs 0.0 %, captures 0.0 %; {' '.join([us] * 4)}; alone {us} {us} {us}")
+
+
 @pytest.mark.parametrize("world", [3, 4])
 def test_staging_saves_has_islands_of_an_even_world(bench: Bench, world: int) -> None:
     lines = bench.run("staging_saves", "--sizes", "65536", world=world)
