@@ -3,33 +3,37 @@
     NCCL_P2P_DISABLE=1 torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py
     torchrun --standalone --nproc-per-node=2 microbench/slab_luck.py
 
-One plan, set up many times over: the same kernel, buffers of the same size, a slab of its own each time. All
-take turns behind the device barrier, in several captures.
+One plan, set up many times over: the same kernel and inputs; `slabs`, a slab of its own each time, or
+`places`, another place in one slab, whose regions of 2 MiB hold many. All take turns behind the device
+barrier, in several captures, and every one is verified first.
 
-What to look for, a line a size and plan: `slabs`, the standard deviation between slabs (what the captures'
-noise explains taken off), and `captures`, that within a slab, in per cent; the median of every slab, over
-captures; then the first three slabs again, each timed alone, as in a sweep's round. Where slabs differ and
+What to look for, a line a size, plan and kind: `apart`, the standard deviation between slabs or places (what
+the captures' noise explains taken off), and `captures`, that within one, in per cent; the median of each,
+over captures; then the first three again, each timed alone, as in a sweep's round. Where they differ and
 captures do not, a plan that tuning found fastest was lucky in part, and a program that takes the fastest of a
-few slabs keeps the luck.
+few keeps the luck: for nothing, if places do.
 
-Expected: over the host, up to 32 KiB, slabs apart by 3 to 7 % (a plan took 0.1 to 0.6 us more in a sweep than
-in its tuning 15 times of 22, and never 0.1 us less), captures by 1 to 2 %, and alone what they took in turns;
-over NVLink no difference.
+Expected: over the host, up to 32 KiB, slabs apart by 3 to 7 % and captures by less than 1 (a plan's two
+launches in a sweep were up to 14 % apart, either way and differently at each size, within a launch known to
+0.8 %; over NVLink 1 % apart); alone what they took in turns. Whether places differ like slabs nobody knows.
 
-About 25 s over the host and 15 s over NVLink on two GPUs, of which ten are starting; a plan is printed when
-it is measured.
+About 35 s over the host and 15 s over NVLink on two GPUs, of which ten are starting; a row is printed when it
+is measured.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
-from gpu_ranks import command_line, interleaved_us, join
+import torch
+from gpu_ranks import GpuRank, command_line, interleaved_us, join
 
-from arfloor.backends.prepared_reduce import PreparedReduce
-from arfloor.core.plans import parse
-from arfloor.runtime import verify
+from arfloor.backends.ours import Endpoint, kernel
+from arfloor.core.cases import Path
+from arfloor.core.plans import Plan, layout, parse
+from arfloor.runtime import slabs
 
 PLANS: dict[str, dict[int, tuple[str, ...]]] = {
     "host": {
@@ -39,7 +43,44 @@ PLANS: dict[str, dict[int, tuple[str, ...]]] = {
     },
     "peer": {8192: ("ll-one-8x128",)},
 }
-SLABS, CAPTURES, REPLAYS = 12, 4, 15
+EACH, CAPTURES, REPLAYS, SLOTS = 12, 4, 15, 4
+
+
+class Setup:
+    """`SLOTS` reductions of one plan at one place of one slab, over buffers that all set-ups share."""
+
+    def __init__(
+        self, plan: Plan, ranks: GpuRank, slab: slabs.Slab, offset: int, buffers: list[torch.Tensor]
+    ) -> None:
+        nbytes = buffers[0].nbytes
+        path: Path = "host" if ranks.path == "host" else "peer"
+        self.end = Endpoint(
+            plan=plan,
+            path=path,
+            dtype="bfloat16",
+            rank=ranks.rank,
+            pointers=tuple(pointer + offset for pointer in slab.pointers),
+            max_nbytes=nbytes,
+            spin_s=3.0,
+            function=kernel(plan, ranks.world, "bfloat16", path, ranks.rank),
+        )
+        self.outputs = [torch.full_like(x, float("nan")) for x in buffers]
+        self._operations = [
+            self.end.bind(x.data_ptr(), y.data_ptr(), nbytes)
+            for x, y in zip(buffers, self.outputs, strict=True)
+        ]
+
+    def run(self, slot: int) -> None:
+        """Enqueue one slot's reduction."""
+        self._operations[slot].launch(torch.cuda.current_stream().cuda_stream)
+
+    def right(self, expected: Sequence[torch.Tensor]) -> bool:
+        """Whether every slot's sum is exact."""
+        for slot in range(SLOTS):
+            self.run(slot)
+        torch.cuda.synchronize()
+        same = all(torch.equal(y, sum_) for y, sum_ in zip(self.outputs, expected, strict=True))
+        return same and self.end.error() is None
 
 
 def spreads(by_slab: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -55,39 +96,63 @@ def spreads(by_slab: Sequence[Sequence[float]]) -> tuple[float, float]:
     return 100 * max(0.0, between) ** 0.5 / middle, 100 * within**0.5 / middle
 
 
+def payloads(ranks: GpuRank, nbytes: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """This rank's small integers of every slot, and the exact sums over ranks."""
+    mine, sums = [], []
+    for slot in range(SLOTS):
+        random = torch.Generator(device="cuda").manual_seed(slot)
+        terms = [
+            torch.randint(-8, 8, (nbytes // 2,), generator=random, device="cuda").bfloat16()
+            for _ in range(ranks.world)
+        ]
+        mine.append(terms[ranks.rank])
+        sums.append(sum(terms[1:], terms[0]))
+    return mine, sums
+
+
+def study(ranks: GpuRank, nbytes: int, name: str, kind: str) -> str:
+    """One line; a wrong sum ends the script."""
+    plan = parse(name)
+    each = layout(plan, ranks.world, ranks.path, nbytes).nbytes  # type: ignore[arg-type]
+    stride = max(-(-each // 4096) * 4096, slabs.ALIGNMENT // EACH // 4096 * 4096)
+    count = EACH if kind == "slabs" else 1
+    held = [
+        slabs.slab(ranks.path, ranks.group, each if kind == "slabs" else EACH * stride) for _ in range(count)
+    ]
+    inputs, sums = payloads(ranks, nbytes)
+    places = [(slab, 0) for slab in held] if kind == "slabs" else [(held[0], i * stride) for i in range(EACH)]
+    setups = {str(i): Setup(plan, ranks, slab, at, inputs) for i, (slab, at) in enumerate(places)}
+    ranks.group.barrier()
+    if not all(ranks.group.all_gather(all(s.right(sums) for s in setups.values()))):
+        ranks.fail(f"{name}: wrong sum at {nbytes} B; a wrong reduce has no latency")
+    runs: dict[str, Callable[[int], None]] = {key: setup.run for key, setup in setups.items()}
+    taken: dict[str, list[float]] = {key: [] for key in setups}
+    for _ in range(CAPTURES):
+        for key, us in interleaved_us(ranks, runs, replays=REPLAYS).items():
+            taken[key].append(statistics.median(us))
+    alone = [
+        statistics.median(interleaved_us(ranks, {k: runs[k]}, replays=REPLAYS)[k]) for k in ("0", "1", "2")
+    ]
+    for setup in setups.values():
+        setup.end.close()
+    ranks.group.barrier()
+    for slab in held:
+        slab.close()
+    apart, within = spreads(list(taken.values()))
+    medians = " ".join(f"{statistics.median(us):.2f}" for us in taken.values())
+    singly = " ".join(f"{us:.2f}" for us in alone)
+    return f"apart {apart:.1f} %, captures {within:.1f} %; {medians}; alone {singly}"
+
+
 def main() -> None:
     chosen = command_line(__doc__, limit_s=60).parse_args()
     ranks = join(chosen.limit_s)
-    ranks.say(f"{ranks.world} GPUs, path {ranks.path}, bfloat16, {SLABS} slabs, {CAPTURES} captures, us")
+    ranks.say(f"{ranks.world} GPUs, path {ranks.path}, bfloat16, {EACH} set-ups, {CAPTURES} captures, us")
     for nbytes, names in PLANS[ranks.path].items():
-        for name in names:
+        for name, kind in itertools.product(names, ("slabs", "places")):
             if ranks.over(f"{nbytes} B, {name}"):
                 ranks.leave()
-            case = ranks.case(ranks.path, name, nbytes, inplace=False)
-            slabs = {
-                str(i): PreparedReduce(case, ranks.group, 4, parse(name), ranks.rank) for i in range(SLABS)
-            }
-            for op in slabs.values():
-                check = verify.check_rank(op, case, ranks.rank, between=ranks.group.barrier)
-                if any(ranks.group.all_gather(check.wrong)):
-                    ranks.fail(f"{name}: wrong sum at {nbytes} B; a wrong reduce has no latency")
-            runs: dict[str, Callable[[int], None]] = {key: op.run for key, op in slabs.items()}
-            taken: dict[str, list[float]] = {key: [] for key in slabs}
-            for _ in range(CAPTURES):
-                for key, us in interleaved_us(ranks, runs, replays=REPLAYS).items():
-                    taken[key].append(statistics.median(us))
-            between, within = spreads(list(taken.values()))
-            alone = [
-                statistics.median(interleaved_us(ranks, {k: runs[k]}, replays=REPLAYS)[k])
-                for k in list(runs)[:3]
-            ]
-            medians = " ".join(f"{statistics.median(us):.2f}" for us in taken.values())
-            ranks.say(
-                f"{nbytes:>7} {name}: slabs {between:.1f} %, captures {within:.1f} %; {medians}; alone "
-                + " ".join(f"{us:.2f}" for us in alone)
-            )
-            for op in slabs.values():
-                op.close()
+            ranks.say(f"{nbytes:>7} {name} {kind}: {study(ranks, nbytes, name, kind)}")
     ranks.leave()
 
 
