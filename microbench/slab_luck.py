@@ -113,7 +113,7 @@ def payloads(ranks: GpuRank, nbytes: int) -> tuple[list[torch.Tensor], list[torc
 def study(ranks: GpuRank, nbytes: int, name: str, kind: str) -> str:
     """One line; a wrong sum ends the script."""
     plan = parse(name)
-    each = layout(plan, ranks.world, ranks.path, nbytes).nbytes  # type: ignore[arg-type]
+    each = layout(plan, ranks.world, ranks.path, nbytes).nbytes
     stride = max(-(-each // 4096) * 4096, slabs.ALIGNMENT // EACH // 4096 * 4096)
     count = EACH if kind == "slabs" else 1
     held = [

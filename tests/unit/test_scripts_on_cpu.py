@@ -142,13 +142,13 @@ def test_graph_turns_has_a_line_a_size_and_way(bench: Bench, monkeypatch: pytest
 def test_slab_luck_finds_no_difference_where_there_is_none(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str, plans: int
 ) -> None:
-    for name, value in {"SLABS": 4, "CAPTURES": 2, "REPLAYS": 3}.items():
+    for name, value in {"EACH": 4, "CAPTURES": 2, "REPLAYS": 3}.items():
         monkeypatch.setattr(bench.script("slab_luck"), name, value)
     lines = bench.run("slab_luck", path=path)[1:]
-    assert len(lines) == plans
+    assert len(lines) == 2 * plans
     for line in lines:
         us = "2.50" if " ll" in line else "3.25" if "line16" in line else "3.00"
-        assert line.endswith(f"slabs 0.0 %, captures 0.0 %; {' '.join([us] * 4)}; alone {us} {us} {us}")
+        assert line.endswith(f"apart 0.0 %, captures 0.0 %; {' '.join([us] * 4)}; alone {us} {us} {us}")
 
 
 @pytest.mark.parametrize("world", [3, 4])
