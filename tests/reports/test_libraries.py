@@ -8,7 +8,8 @@ import pytest
 
 from arfloor import rundir
 from arfloor.core.cases import Case
-from arfloor.core.libraries import is_untouched
+from arfloor.core.libraries import by_library, is_untouched
+from arfloor.core.verdict import compare_unpaired
 from arfloor.report import card, html, libraries, model, rows, text
 from tests.synthetic import Kind, gpu_world, write_run
 
@@ -100,6 +101,20 @@ def test_every_library_has_its_untouched_and_its_best_paired_with_the_default(re
     assert by_name["nccl"].untouched.case.variant == "default"
 
 
+@pytest.mark.parametrize("default", ["wrong", "absent", "correct"])
+def test_libraries_are_compared_with_a_default_that_is_correct_and_with_nothing_else(default, report):
+    row = next(r for r in section_of(report, "peer").rows if r.nbytes == 262144)
+    results = [r for r in row.results if r is not row.verdict.default or default != "absent"]
+    if default == "wrong":
+        untrue = replace(row.verdict.default, status="wrong", reason="wrong_result", latency=None)
+        results = [untrue if r is row.verdict.default else r for r in results]
+    found = {library.backend: library for library in by_library(results, compare_unpaired)}
+    assert set(found) == {"peer", "mscclpp", "torch_symm", "nccl"}
+    for library in found.values():
+        assert (library.comparison is not None) == (default == "correct")
+    assert found["nccl"].best.case.variant == "16ch"
+
+
 def test_the_winner_map_marks_a_winner_whose_ranks_differ(report):
     found = libraries.winners(report)
     assert [nbytes for nbytes, _ in found.rows] == list(SIZES)
@@ -117,7 +132,7 @@ def test_a_winner_that_cannot_be_told_from_the_next_is_tied_with_it(tmp_path):
     first = Kind(backend="host", variant="first", settings=OFF, alpha_us=3.0, gbps=1e5)
     slow = Kind(backend="nccl", settings=OFF, alpha_us=6.0, gbps=1e5)
     kinds = (PEERS[0], slow, first, *kinds)
-    world = gpu_world(kinds=kinds, sizes=SIZES, noise=0.002, rounds=6, primitives=())
+    world = gpu_world(kinds=kinds, sizes=SIZES[:2], noise=0.002, rounds=6, primitives=())
     built = model.build(rundir.load(write_run(tmp_path, world)))
     for row in section_of(built, "host").rows:
         assert [row.verdict.best.case.variant, *(r.case.variant for r in row.tied)] in (

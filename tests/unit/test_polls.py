@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from arfloor.core.plans import Plan
-from arfloor.core.polls import SPREAD_US, Job, KernelCosts, calibrate, play, script, start_of
+from arfloor.core.polls import CYCLES_A_US, SPREAD_US, Job, KernelCosts, calibrate, play, script, start_of
 from arfloor.core.shared_uplink import Uplink
 
 UPLINK = Uplink(write_gbps=53.0, read_gbps=50.0, both_gbps=36.0, flag_us=1.8)
@@ -57,6 +57,29 @@ def test_links_of_no_weight_leave_starts_sends_flags_and_checks(shot):
     played = play(job(8, shot=shot), FREE, COSTS)
     assert least < played.us <= most
     assert 0 < played.in_vain < 0.6
+
+
+@pytest.mark.parametrize("lag_us", [20, 40])
+def test_a_lag_goes_by_before_the_first_poll(lag_us):
+    """After so long everything is there: the one poll does not wait for its packet, and none is in vain."""
+    late = replace(job(8), plan=plan(lag=round(lag_us * CYCLES_A_US)))
+    played = play(late, FREE, COSTS)
+    known = COSTS.start_us + COSTS.send_us + lag_us + 2 / 3 * FREE.flag_us + COSTS.check_us
+    assert known < played.us < known + SPREAD_US
+    assert played.in_vain == 0
+
+
+def test_odd_ranks_let_a_lag_go_by_before_they_ask_again():
+    """A packet that is long on its way out is asked for again and again, less often with a lag between."""
+    slow = replace(FREE, write_gbps=0.08)  # a line of 512 bytes takes 6.4 us
+    often, seldom = (
+        play(Job(plan=plan(lag=round(us * CYCLES_A_US)), world=2, nbytes=496), slow, COSTS) for us in (0, 1)
+    )
+    assert 0.5 < seldom.in_vain < often.in_vain - 0.02
+    # two thirds of a flag's way and a check pass between polls, for odd ranks the lag too
+    least = COSTS.start_us + COSTS.send_us + 0.512 / 0.08 + 1 / 3 * FREE.flag_us
+    for played in (often, seldom):
+        assert least < played.us < least + FREE.flag_us + 2 * COSTS.check_us + 1 + 2 * SPREAD_US
 
 
 def test_groups_meet_in_the_links_alone():
