@@ -28,6 +28,7 @@ from arfloor.core.statistics import median_estimate
 from arfloor.runtime import chains, timing_gpu, verify
 from arfloor.runtime.group import TorchGroup
 from arfloor.runtime.ranks import NO_MULTICAST
+from arfloor.runtime.worker import die_with_parent
 
 TIMERS: dict[Mode, type[timing_gpu.Graph | timing_gpu.Isolated]] = {
     "graph": timing_gpu.Graph,
@@ -207,6 +208,7 @@ def join(limit_s: float = 240.0) -> GpuRank:
         raise SystemExit("start this with: torchrun --standalone --nproc-per-node=2 SCRIPT")
     if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
         raise SystemExit(f"needs a GPU a rank, found {torch.cuda.device_count()}")
+    die_with_parent()
     os.environ.update(NO_MULTICAST)
     faulthandler.dump_traceback_later(limit_s + GRACE_S, exit=True)
     sys.excepthook = _end_at_once

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,16 @@ def _gpus() -> int:
     except ImportError:
         return 0
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+@pytest.fixture(scope="module")
+def crews() -> Iterator[Any]:
+    """Processes on real GPUs that the tests of a module share; see `launching.Crews`."""
+    from launching import Crews
+
+    made = Crews()
+    yield made
+    made.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

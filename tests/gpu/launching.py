@@ -1,15 +1,20 @@
-"""Starts two_ranks.py on real GPUs, a process a rank."""
+"""Processes of two_ranks.py on real GPUs, one a rank, that run what tests ask of them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -45,37 +50,135 @@ PLANS = {
 }
 
 
-def real_ranks(
-    world: int, *arguments: str, timeout_s: float = 90, ends: Sequence[int] | None = None
-) -> list[Any]:
-    """Run a scenario; the JSON of each rank that ended as it should (None when killed)."""
-    every = scenarios(world, *arguments, timeout_s=timeout_s, ends=ends)
-    return [answers[-1] if answers else None for answers in every]
+STARTING_S = 60.0
+"""What processes may take to import and meet, beside a scenario's own time."""
 
 
-def scenarios(
-    world: int, *arguments: str, timeout_s: float = 90, ends: Sequence[int] | None = None
-) -> list[list[Any]]:
-    """Run scenarios, `--` between them, in one set of processes; of each rank the JSON of each scenario."""
-    store = torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
-    )
-    env = dict(os.environ, PORT=str(store.port), WORLD_SIZE=str(world), PYTHONPATH=str(ROOT), **NO_MULTICAST)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments],
-            env=dict(env, RANK=str(rank)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+class CrewLost(AssertionError):
+    """Processes that did not answer as they should; the message says what each rank left."""
+
+
+class Crew:
+    """`world` processes of a program, a GPU each, that run the scenarios they are asked, one after another.
+
+    Starting them takes longer than most scenarios. `program` reads a scenario a line and prints JSON a line.
+    """
+
+    def __init__(self, world: int, program: Path = PROGRAM) -> None:
+        self._store = torch.distributed.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
         )
-        for rank in range(world)
-    ]
-    try:
-        outputs = [process.communicate(timeout=timeout_s) for process in ranks]
-    finally:
-        for process in ranks:
+        env = {**os.environ, **NO_MULTICAST, "PORT": str(self._store.port), "WORLD_SIZE": str(world)}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        self._errors: list[Any] = []
+        for _ in range(world):
+            self._errors.append(tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115 - closed by close
+        self._ranks = [
+            subprocess.Popen(
+                [sys.executable, str(program)],
+                env=env | {"RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+            for rank, errors in enumerate(self._errors)
+        ]
+        self._answers: list[queue.Queue[str | None]] = [queue.Queue() for _ in range(world)]
+        self._readers = [
+            threading.Thread(target=_read, args=(process.stdout, into), daemon=True)
+            for process, into in zip(self._ranks, self._answers, strict=True)
+        ]
+        for reader in self._readers:
+            reader.start()
+        self._spare_s, self.alive = STARTING_S, True
+
+    def ask(self, *scenario: str, timeout_s: float = 90.0, lost: Sequence[int] = ()) -> list[Any]:
+        """Run a scenario; each rank's answer. `lost`: ranks that it kills, whose answer is None.
+
+        The processes are over where a rank is lost. Raises CrewLost when one does not answer, or when one of
+        `lost` does.
+        """
+        end = time.monotonic() + timeout_s + self._spare_s
+        self._spare_s = 0.0
+        for process in self._ranks:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it has ended: seen below
+                process.stdin.write(" ".join(scenario) + "\n")
+                process.stdin.flush()
+        found: list[Any] = []
+        for rank, answers in enumerate(self._answers):
+            try:
+                line = answers.get(timeout=max(0.01, end - time.monotonic()))
+                why = f"rank {rank} ended" if line is None else f"rank {rank} outlived being killed"
+            except queue.Empty:
+                line, why = None, f"rank {rank} did not answer within {timeout_s:.0f} s"
+            if (line is None) != (rank in lost) or (rank in lost and self._ranks[rank].wait(10) != -9):
+                self._give_up(" ".join(scenario), why, found)
+            found.append(None if line is None else json.loads(line))
+        if lost:
+            self.close()
+        return found
+
+    def _give_up(self, scenario: str, why: str, found: list[Any]) -> NoReturn:
+        """Faults show in what the others left, too: all are ended first, saying where they stood."""
+        time.sleep(0.3)  # for exit codes: a pipe ends before its process
+        codes = [process.poll() for process in self._ranks]
+        for process in self._ranks:
+            process.terminate()
+        for process in self._ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+        self._end()
+        left = []
+        for rank, (errors, code) in enumerate(zip(self._errors, codes, strict=True)):
+            errors.seek(0)
+            left.append(f"rank {rank}, exit code {code}: {errors.read()[-1500:]}")
+        self.close()
+        raise CrewLost("\n".join([f"{scenario}: {why}; answers before: {found}", *left]))
+
+    def _end(self) -> None:
+        self.alive = False
+        for process in self._ranks:
             process.kill()
-    for process, (_, errors), wanted in zip(ranks, outputs, ends or [0] * world, strict=True):
-        assert process.returncode == wanted, errors[-2000:]
-    return [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in outputs]
+            process.wait()
+
+    def close(self) -> None:
+        """End the processes; idempotent."""
+        self._end()
+        for reader in self._readers:
+            reader.join(10)
+        for process in self._ranks:
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):  # what was written to one that has ended
+                        stream.close()
+        for errors in self._errors:
+            errors.close()
+
+
+class Crews:
+    """A crew a number of ranks, started when first asked, and anew after one was lost."""
+
+    def __init__(self, program: Path = PROGRAM) -> None:
+        self._program = program
+        self._by_world: dict[int, Crew] = {}
+
+    def ask(self, world: int, *scenario: str, timeout_s: float = 90.0, lost: Sequence[int] = ()) -> list[Any]:
+        """See `Crew.ask`."""
+        crew = self._by_world.get(world)
+        if crew is None or not crew.alive:
+            crew = self._by_world[world] = Crew(world, self._program)
+        return crew.ask(*scenario, timeout_s=timeout_s, lost=lost)
+
+    def close(self) -> None:
+        for crew in self._by_world.values():
+            crew.close()
+
+
+def _read(stream: Any, into: queue.Queue[str | None]) -> None:
+    """Lines of JSON, then None: libraries may print other things."""
+    for line in stream:
+        if line.startswith("{"):
+            into.put(line)
+    into.put(None)

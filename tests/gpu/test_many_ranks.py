@@ -1,4 +1,8 @@
-"""Three and four real ranks, one process and GPU each: sums, stalls, the wrap, a killed rank, tuning."""
+"""Three and four real ranks, one process and GPU each: sums, stalls, the wrap, a killed rank, tuning.
+
+About four minutes on four GPUs, two on three (three ranks only), of which a fifth is starting processes:
+those of a number of ranks run all scenarios until one kills a rank.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from launching import PLANS, real_ranks, scenarios
+from launching import PLANS
 
 pytestmark = pytest.mark.processes
 
@@ -43,52 +47,46 @@ def of_world(path: str, world: int) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("path", ["peer", "host"])
-def test_every_protocol_and_dtype_is_exact_in_and_outside_a_graph(path: str, world: int) -> None:
-    for answer in real_ranks(world, "exact", path, *of_world(path, world), timeout_s=180):
+def test_every_protocol_and_dtype_is_exact_in_and_outside_a_graph(crews: Any, path: str, world: int) -> None:
+    for answer in crews.ask(world, "exact", path, *of_world(path, world), timeout_s=120):
         assert answer["failures"] == []
 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("path", ["peer", "host"])
-def test_plans_and_dtypes_take_turns_in_one_graph_through_the_wrap(path: str, world: int) -> None:
-    for answer in real_ranks(world, "mixed", path, *of_world(path, world), timeout_s=120):
+def test_plans_and_dtypes_take_turns_in_one_graph_through_the_wrap(crews: Any, path: str, world: int) -> None:
+    for answer in crews.ask(world, "mixed", path, *of_world(path, world), timeout_s=60):
         assert answer == {"wrong": 0, "errors": []}
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("path", ["peer", "host"])
-def test_random_stalls_between_real_ranks(path: str, world: int) -> None:
-    """One set of processes for all plans: starting them takes longer than stalling them."""
-    plans = STALLED[path]
-    asked = " -- ".join(f"stress {path} {plan} 2 ARF_STALL" for plan in plans)
-    for answers in scenarios(world, asked, timeout_s=120):
-        assert len(answers) == len(plans)
-        for plan, answer in zip(plans, answers, strict=True):
-            assert answer["operations"] > 0, plan
-            assert (answer["wrong_elements"], answer["error"]) == (0, None), plan
-
-
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(("path", "plan"), [("peer", "line128t64-one-32x256"), ("host", "flag-one-16x256")])
-def test_a_killed_rank_ends_the_others_operation_within_five_seconds(
-    path: str, plan: str, world: int
-) -> None:
-    answers: list[Any] = real_ranks(
-        world, "dead", path, plan, ends=[-9 if r == 1 else 0 for r in range(world)]
-    )
-    for rank in (r for r in range(world) if r != 1):
-        assert answers[rank]["took_s"] < 5
-        assert "rank 1 did not arrive" in answers[rank]["sentence"]
-        assert answers[rank]["poisoned"]
+@pytest.mark.parametrize(("path", "plan"), [(path, plan) for path in STALLED for plan in STALLED[path]])
+def test_random_stalls_between_real_ranks(crews: Any, path: str, plan: str, world: int) -> None:
+    for answer in crews.ask(world, "stress", path, plan, "2", "ARF_STALL", timeout_s=45):
+        assert answer["operations"] > 0
+        assert (answer["wrong_elements"], answer["error"]) == (0, None)
 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("path", ["peer", "host"])
-def test_the_backend_tunes_itself_and_is_right(path: str, world: int) -> None:
-    answers = real_ranks(world, "backend", path, timeout_s=180)
+def test_the_backend_tunes_itself_and_is_right(crews: Any, path: str, world: int) -> None:
+    answers = crews.ask(world, "backend", path, timeout_s=100)
     assert all([c[:4] for c in a["cases"]] == [c[:4] for c in answers[0]["cases"]] for a in answers)
     for _, _, plan, wrong, max_error, took_s in answers[0]["cases"]:
         assert plan
         assert wrong == 0
         assert max_error <= 1
         assert took_s < 30
+
+
+# last: they end the processes
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("path", "plan"), [("peer", "line128t64-one-32x256"), ("host", "flag-one-16x256")])
+def test_a_killed_rank_ends_the_others_operation_within_five_seconds(
+    crews: Any, path: str, plan: str, world: int
+) -> None:
+    answers = crews.ask(world, "dead", path, plan, lost=(1,))
+    for rank in (r for r in range(world) if r != 1):
+        assert answers[rank]["took_s"] < 5
+        assert "rank 1 did not arrive" in answers[rank]["sentence"]
+        assert answers[rank]["poisoned"]

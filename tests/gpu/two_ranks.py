@@ -1,28 +1,33 @@
-"""One rank of a test on real GPUs: `two_ranks.py SCENARIO [ARGUMENT...] [-- SCENARIO ...]`, with RANK,
-WORLD_SIZE and PORT set. For two to eight ranks, a GPU each.
+"""One rank of a test on real GPUs: `two_ranks.py [SCENARIO [ARGUMENT...] [-- SCENARIO ...]]`, with RANK,
+WORLD_SIZE and PORT set. For two to eight ranks, a GPU each. Without arguments it reads a scenario a line.
 
 Prints a line of JSON a scenario. Run by test_two_ranks.py, test_many_ranks.py, or by hand for longer stress.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import functools
+import itertools
 import json
 import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from arfloor.backends.host import Host
-from arfloor.backends.ours import OursError, PeerTimeout, Reducer
+from arfloor.backends.ours import OursError, PeerTimeout, Reducer, kernel
 from arfloor.backends.peer import Peer
 from arfloor.core.cases import Case
 from arfloor.core.plans import parse
 from arfloor.runtime import verify
 from arfloor.runtime.group import TorchGroup
+from arfloor.runtime.worker import die_with_parent
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MAX_NBYTES = 1 << 20
@@ -69,14 +74,29 @@ class Reduction:
         total += (self.target != self.expected).sum()
 
 
+def compiled(path: str, plans: Iterable[str], dtypes: Iterable[str]) -> None:
+    """Each rank compiles its share of the kernels, and all find them: compiling is what takes long."""
+    for i, (plan, dtype) in enumerate(itertools.product(plans, dtypes)):
+        if i % world == rank:
+            kernel(parse(plan), world, dtype, path, rank)
+    group.barrier()
+
+
+DTYPES = ("bfloat16", "float16", "float32")
+# elements, offset of the buffers
 SIZES = ((1, 0), (5, 0), (61, 1), (4096, 0), (30001, 3), (131072, 0), (200000, 0), (500001, 1))
+
+MIXED = (7, 40000, 200000, 1024)
+STRESSED = (524288, 131072, 524288, 4096, 32768, 524288, 262144, 501)
+TUNED = ((4096, "bfloat16"), (131072, "bfloat16"), (33333, "float32"))
 
 
 def exact(path: str, *plans: str) -> dict[str, Any]:
     """Each plan and dtype: sizes, tails, misaligned buffers, in and out of place, then all in one graph."""
     failures = []
+    compiled(path, plans, DTYPES)
     for plan in plans:
-        for dtype in ("bfloat16", "float16", "float32"):
+        for dtype in DTYPES:
             reducer = reducer_for(plan, path, dtype, max_nbytes=1 << 21)
             wrong = torch.zeros((), dtype=torch.int64, device="cuda")
             made = [
@@ -113,7 +133,7 @@ def mixed(path: str, *plans: str) -> dict[str, Any]:
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     made = [
         Reduction(reducer, numel, 10 * i + j, inplace=(i + j) % 2 == 0)
-        for j, numel in enumerate((7, 40000, 200000, 1024))
+        for j, numel in enumerate(MIXED)
         for i, reducer in enumerate(reducers)
     ]
     torch.cuda.synchronize()
@@ -138,9 +158,8 @@ def stress(path: str, plan: str, seconds: str, *macros: str) -> dict[str, Any]:
     reducer.end.stall_ns = 20_000
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     bad_operations = torch.zeros((), dtype=torch.int64, device="cuda")
-    sizes = (524288, 131072, 524288, 4096, 32768, 524288, 262144, 501)
-    made = [Reduction(reducer, n, i, inplace=i % 3 == 0) for i, n in enumerate(sizes * 2)]
-    lines = sum(-(-2 * n // parse(plan).payload) for n in sizes * 2) * (world - 1)
+    made = [Reduction(reducer, n, i, inplace=i % 3 == 0) for i, n in enumerate(STRESSED * 2)]
+    lines = sum(-(-2 * n // parse(plan).payload) for n in STRESSED * 2) * (world - 1)
     torch.cuda.synchronize()
     group.barrier()
     graph = torch.cuda.CUDAGraph()
@@ -158,13 +177,15 @@ def stress(path: str, plan: str, seconds: str, *macros: str) -> dict[str, Any]:
         replays += 50
         if any(group.all_gather(reducer.error() is not None)):
             break
-    error = reducer.error()
+    error, torn = reducer.error(), reducer.end.torn_lines()
+    del graph
+    reducer.close()
     return {
         "lines": lines * replays,
         "operations": len(made) * replays,
         "wrong_elements": int(wrong),
         "wrong_operations": int(bad_operations),
-        "torn_lines": reducer.end.torn_lines(),
+        "torn_lines": torn,
         "error": error.sentence(rank, 2.0) if error else None,
     }
 
@@ -197,7 +218,7 @@ def backend(path: str) -> dict[str, Any]:
     """The backend as a sweep uses it: `auto`, verified on every slot."""
     made = Peer() if path == "peer" else Host()
     seen = []
-    for numel, dtype in ((4096, "bfloat16"), (131072, "bfloat16"), (33333, "float32")):
+    for numel, dtype in TUNED:
         begun = time.monotonic()
         case = Case(
             backend=path,
@@ -227,14 +248,21 @@ def joint_errors(path: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    die_with_parent()
+    faulthandler.register(signal.SIGTERM, chain=True)
     torch.cuda.set_device(rank)
     group = TorchGroup(
         host="127.0.0.1", port=int(os.environ["PORT"]), prefix="t", rank=rank, world=world, timeout_s=60
     )
     torch.zeros(1, device="cuda")
-    for scenario in " ".join(sys.argv[1:]).split(" -- "):
-        name, *arguments = scenario.split()
-        print(json.dumps(globals()[name](*arguments)), flush=True)
-        if name != "dead":
-            group.barrier()
+    try:
+        for scenario in " ".join(sys.argv[1:]).split(" -- ") if sys.argv[1:] else sys.stdin:
+            name, *arguments = scenario.split()
+            print(json.dumps(globals()[name](*arguments)), flush=True)
+            if name != "dead":
+                group.barrier()
+    except BaseException:  # noqa: BLE001 - said, and over: what tidies up may wait for the others
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     os._exit(0)

@@ -1,0 +1,131 @@
+"""The scenarios of tests/gpu/two_ranks.py at two to four ranks, on the stand-in of `cuda_on_cpu`.
+
+What they find on GPUs is another matter; here, that they run, and that they see what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.bindings", reason="needs cuda-core: pip install 'arfloor[cuda]'")
+pytest.importorskip("torch")
+
+from arfloor.backends import tune
+from arfloor.core.plans import flaw, parse
+from arfloor.runtime import timing_gpu
+from tests.unit.cuda_on_cpu import Cuda, forget_streams
+
+GPU = Path(__file__).parents[1] / "gpu"
+SMALL = {
+    "SIZES": ((1, 0), (61, 1), (300, 0)),
+    "MIXED": (7, 300),
+    "STRESSED": (501, 64),
+    "TUNED": ((512, "bfloat16"),),
+}
+
+
+class Ranks:
+    """Runs a scenario on `world` threads, each with a module of its own, as processes have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.cuda = Cuda(monkeypatch, lambda name: 1.0)
+        for module in (timing_gpu, tune):
+            monkeypatch.setattr(module, "FEW", 2)
+            monkeypatch.setattr(module, "MANY", 5)
+
+    def _module(self, rank: int, world: int) -> ModuleType:
+        self._monkeypatch.setenv("RANK", str(rank))
+        self._monkeypatch.setenv("WORLD_SIZE", str(world))
+        spec = importlib.util.spec_from_file_location(f"two_ranks_{rank}", GPU / "two_ranks.py")
+        assert spec is not None
+        assert spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        for name, value in SMALL.items():
+            setattr(made, name, value)
+        return made
+
+    def ask(self, world: int, name: str, *arguments: str) -> list[Any]:
+        modules = [self._module(rank, world) for rank in range(world)]
+
+        def scenario(group: Any) -> Any:
+            module: Any = modules[group.rank]
+            module.group = group
+            return getattr(module, name)(*arguments)
+
+        return self.cuda.run(world, scenario)
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    yield Ranks(monkeypatch)
+    forget_streams()
+
+
+@pytest.fixture
+def of_many(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(GPU))
+    import test_many_ranks
+
+    yield test_many_ranks
+    sys.modules.pop("test_many_ranks")
+
+
+@pytest.mark.parametrize("world", [3, 4])
+@pytest.mark.parametrize("path", ["peer", "host"])
+def test_every_plan_exists_for_its_world_and_is_exact(
+    ranks: Ranks, of_many: Any, path: Any, world: int
+) -> None:
+    plans = of_many.of_world(path, world)
+    assert [flaw(parse(p), world, path) for p in plans + of_many.STALLED[path]] == [""] * (
+        len(plans) + len(of_many.STALLED[path])
+    )
+    assert ranks.ask(world, "exact", path, *plans[::4], plans[-1]) == [{"failures": []}] * world
+    assert ranks.cuda.allocated == 0
+
+
+def test_a_wrong_plan_is_a_failure_of_exact_and_mixed(ranks: Ranks) -> None:
+    ranks.cuda.spoiled = "ll-one"
+    plans = ("line64t32-one-16x256-ahead1", "ll-one-64x512")
+    for answer in ranks.ask(2, "exact", "peer", *plans):
+        assert {plan for plan, *_ in answer["failures"]} == {"ll-one-64x512"}
+        assert {dtype for _, dtype, *_ in answer["failures"]} == {"bfloat16", "float16", "float32"}
+    assert all(answer["wrong"] > 0 for answer in ranks.ask(2, "mixed", "peer", *plans))
+
+
+def test_plans_take_turns_through_the_wrap(ranks: Ranks, of_many: Any) -> None:
+    answers = ranks.ask(4, "mixed", "host", *of_many.of_world("host", 4)[-3:])
+    assert answers == [{"wrong": 0, "errors": []}] * 4
+
+
+@pytest.mark.parametrize(
+    ("macro", "wrong", "torn"), [("ARF_STALL", 0, 0), ("ARF_COUNT_TEARS", 0, 1), ("ARF_UNSAFE_HASH", 1, 0)]
+)
+def test_stress_counts_what_is_wrong_and_torn(ranks: Ranks, macro: str, wrong: int, torn: int) -> None:
+    for answer in ranks.ask(2, "stress", "host", "line128t64-one-64x256", "0.02", macro):
+        assert answer["operations"] > 0
+        assert answer["wrong_operations"] == answer["wrong_elements"] == wrong * answer["operations"]
+        assert answer["torn_lines"] == torn * answer["operations"]
+        assert answer["error"] is None
+
+
+@pytest.mark.parametrize(("path", "world"), [("peer", 4), ("host", 3)])
+def test_the_backend_tunes_itself_at_many_ranks(ranks: Ranks, path: str, world: int) -> None:
+    answers = ranks.ask(world, "backend", path)
+    assert [a["cases"][0][:4] for a in answers] == [answers[0]["cases"][0][:4]] * world
+    numel, dtype, plan, wrong, max_error, _ = answers[0]["cases"][0]
+    assert (numel, dtype, wrong) == (512, "bfloat16", 0)
+    assert flaw(parse(plan), world, path) == ""  # type: ignore[arg-type]
+    assert 0 < max_error <= 1
+
+
+def test_one_ranks_mistake_is_said_on_all(ranks: Ranks) -> None:
+    answers = ranks.ask(2, "joint_errors", "host")
+    assert ["rank 1: JitError" in answer["said"] for answer in answers] == [True, True]
