@@ -58,18 +58,44 @@ app = App(
 )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """Keys of the recipe that the command line replaces, in its words."""
+
+    sizes: str | None = None
+    """Sizes of one rank's message, as 4096,256KiB,1MiB."""
+    dtypes: str | None = None
+    """Of float32, float16, bfloat16."""
+    backends: str | None = None
+    """Names, or package.module:Class."""
+    paths: str | None = None
+    """Of peer, host, cpu."""
+    modes: str | None = None
+    """Of graph, eager, isolated."""
+    devices: str | None = None
+    """auto, cpu or cuda."""
+    groups: str | None = None
+    """Groups of ranks that reduce at the same time, as 0,1;2,3."""
+    budget: float | None = None
+    """Seconds of timing in all."""
+
+    def keys(self) -> dict[str, Any]:
+        """The recipe's keys that were given, with values as a recipe file has them. Raises BadInput."""
+        lists = ("sizes", "dtypes", "backends", "paths", "modes")
+        given = {key: _listed(getattr(self, key)) for key in lists} | {
+            "devices": self.devices,
+            "groups": None if self.groups is None else parse_groups(self.groups),
+            "budget_s": self.budget,
+        }
+        return {key: value for key, value in given.items() if value is not None}
+
+
 @app.default
 def read_command_line(
     recipe: str | None = None,
     *,
-    sizes: str | None = None,
-    dtypes: str | None = None,
-    backends: str | None = None,
-    paths: str | None = None,
-    modes: str | None = None,
-    devices: str | None = None,
-    groups: str | None = None,
-    budget: float | None = None,
+    replaced: Replaced | None = None,
     out: str | None = None,
     resume: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
@@ -81,22 +107,6 @@ def read_command_line(
     ----------
     recipe
         A shipped recipe (decode, libraries, nccl-grid, smoke, tp4) or a TOML file. Default: decode.
-    sizes
-        Sizes of one rank's message, as 4096,256KiB,1MiB.
-    dtypes
-        Of float32, float16, bfloat16.
-    backends
-        Names, or package.module:Class.
-    paths
-        Of peer, host, cpu.
-    modes
-        Of graph, eager, isolated.
-    devices
-        auto, cpu or cuda.
-    groups
-        Groups of ranks that reduce at the same time, as 0,1;2,3.
-    budget
-        Seconds of timing in all.
     out
         Folder to write to. Default: a new one under runs/.
     resume
@@ -106,17 +116,7 @@ def read_command_line(
     from_
         A run directory whose recipe to measure again.
     """
-    given = {
-        "sizes": _listed(sizes),
-        "dtypes": _listed(dtypes),
-        "backends": _listed(backends),
-        "paths": _listed(paths),
-        "modes": _listed(modes),
-        "devices": devices,
-        "groups": None if groups is None else parse_groups(groups),
-        "budget_s": budget,
-    }
-    overrides = {key: value for key, value in given.items() if value is not None}
+    overrides = replaced.keys() if replaced else {}
     if resume is not None:
         extra = [*overrides, *(k for k, v in (("recipe", recipe), ("out", out), ("from", from_)) if v)]
         if extra:

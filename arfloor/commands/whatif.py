@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -13,26 +14,60 @@ from arfloor.commands.options import Whole
 from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
 
+if TYPE_CHECKING:
+    from arfloor.core.whatif.step import Situation
+    from arfloor.report.whatif.latencies import Latencies
+
 _Texts = Annotated[list[str] | None, Parameter(consume_multiple=False, negative=())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What is served, how fast, and what was profiled of it."""
+
+    model: str | None = None
+    """A model of the library (`--model list` names them) or a Hugging Face config.json."""
+    tp: Whole | None = None
+    """Ranks that split the model."""
+    tok_s: str | None = None
+    """Tokens a second over all sequences per concurrency, as 1:58.7,16:279,64:509."""
+    tpot: str | None = None
+    """Instead: time per output token in ms per concurrency, as 64:125.7."""
+    share: _Texts = None
+    """Profiled share of the step spent in reduces, as 0.19@64. Repeatable."""
+    waiting: _Texts = None
+    """Identified waiting per reduce in us, as 120@64. Repeatable."""
+    pcie_counter: _Texts = None
+    """A PCIe counter to set beside the traffic of the reduces, as 200MB/s@64. Repeatable."""
+    using: str | None = None
+    """Which implementation the server uses now (the default one unless given)."""
+    in_situ: str | None = None
+    """In-situ over standalone latency of a reduce, where measured, as 0.9..1.2."""
+    transport_part: str | None = None
+    """Part of the unexplained time that scales with transport (0 waiting, 1 transport), as 0..1."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the latency of a reduce comes from."""
+
+    run: Path | None = None
+    """A run directory with the latencies A(S) of this box."""
+    topology: str | None = None
+    """A box of the library: its recorded run, else what its description predicts."""
+    table: Path | None = None
+    """A CSV table of latencies: backend,nbytes,us[,lo,hi]."""
+    path: Way | None = None
+    """Which path of the run the server uses, where it has several."""
 
 
 def command(
     *,
-    model: str | None = None,
-    tp: Whole | None = None,
-    run: Path | None = None,
-    topology: str | None = None,
-    table: Path | None = None,
-    tok_s: str | None = None,
-    tpot: str | None = None,
-    share: _Texts = None,
-    waiting: _Texts = None,
-    pcie_counter: _Texts = None,
+    server: Server | None = None,
+    source: Source | None = None,
     apply: _Texts = None,
-    using: str | None = None,
-    path: Way | None = None,
-    in_situ: str | None = None,
-    transport_part: str | None = None,
     at: Whole | None = None,
     worth: float = 0.02,
     format: Literal["text", "json"] = "text",
@@ -44,37 +79,9 @@ def command(
 
     Parameters
     ----------
-    model
-        A model of the library (`--model list` names them) or a Hugging Face config.json.
-    tp
-        Ranks that split the model.
-    run
-        A run directory with the latencies A(S) of this box.
-    topology
-        A box of the library: its recorded run, else what its description predicts.
-    table
-        A CSV table of latencies: backend,nbytes,us[,lo,hi].
-    tok_s
-        Tokens a second over all sequences per concurrency, as 1:58.7,16:279,64:509.
-    tpot
-        Instead: time per output token in ms per concurrency, as 64:125.7.
-    share
-        Profiled share of the step spent in reduces, as 0.19@64. Repeatable.
-    waiting
-        Identified waiting per reduce in us, as 120@64. Repeatable.
-    pcie_counter
-        A PCIe counter to set beside the traffic of the reduces, as 200MB/s@64. Repeatable.
     apply
         Changes in order, as switch:NAME,fuse; also overlap, merge, spec:verify=2:accept=1.7,
         quant:fp8:overhead_us=1..3, dp_attention:compute=1..1.2, rest:1.5, free. Repeatable.
-    using
-        Which implementation the server uses now (the default one unless given).
-    path
-        Which path of the run the server uses, where it has several.
-    in_situ
-        In-situ over standalone latency of a reduce, where measured, as 0.9..1.2.
-    transport_part
-        Part of the unexplained time that scales with transport (0 waiting, 1 transport), as 0..1.
     at
         Concurrency to answer at (the profiled one unless given).
     worth
@@ -88,40 +95,22 @@ def command(
     from arfloor.report.whatif import inputs, rows, text
     from arfloor.report.whatif.question import answer
 
-    if model == "list":
+    server, source = server or Server(), source or Source()
+    if server.model == "list":
         sys.stdout.write("\n".join(models.names()) + "\n")
         return
-    if model is None:
+    if server.model is None:
         raise MissingInput(f"--model: not given; one of {', '.join(models.names())}, or a config.json")
-    if tp is None or tp < 2:
-        raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {tp}")
+    if server.tp is None or server.tp < 2:
+        raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {server.tp}")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise MissingInput(f"--plot {plot}: expected a file ending in .png, .svg or .pdf")
     if not 0 <= worth < math.inf:
         raise MissingInput(f"--worth: expected a gain of 0 or more, as 0.02, found {worth:g}")
-    shape = models.load(model)
-    steps = _steps(tok_s, tpot)
-    latencies = _latencies(run, topology, table, tp, path)
-    situation = inputs.situation(
-        shape,
-        tp,
-        latencies,
-        steps,
-        using=using,
-        profiled=inputs.shares(share or []),
-        waiting=inputs.waits(waiting or []),
-        in_situ=inputs.in_situ(in_situ),
-        transport_part=inputs.transport_part(transport_part),
-    )
+    situation, latencies = _situation(server, source)
+    counters = [inputs.counter(c) for c in server.pcie_counter or []]
     try:
-        found = answer(
-            situation,
-            latencies,
-            at=at,
-            scenarios=apply or [],
-            counters=[inputs.counter(c) for c in pcie_counter or []],
-            worth=worth,
-        )
+        found = answer(situation, latencies, at=at, scenarios=apply or [], counters=counters, worth=worth)
     except ValueError as error:
         raise MissingInput(str(error)) from error
     sys.stdout.write(rows.render(found) if format == "json" else text.render(found))
@@ -129,6 +118,29 @@ def command(
         from arfloor.report.whatif.plot import save
 
         save(found, plot)
+
+
+def _situation(server: Server, source: Source) -> tuple[Situation, Latencies]:
+    from arfloor import models
+    from arfloor.report.whatif import inputs
+
+    assert server.model is not None  # `command` asks for both
+    assert server.tp is not None
+    shape = models.load(server.model)
+    steps = _steps(server.tok_s, server.tpot)
+    latencies = _latencies(source, server.tp)
+    situation = inputs.situation(
+        shape,
+        server.tp,
+        latencies,
+        steps,
+        using=server.using,
+        profiled=inputs.shares(server.share or []),
+        waiting=inputs.waits(server.waiting or []),
+        in_situ=inputs.in_situ(server.in_situ),
+        transport_part=inputs.transport_part(server.transport_part),
+    )
+    return situation, latencies
 
 
 def _steps(tok_s: str | None, tpot: str | None):
@@ -144,17 +156,17 @@ def _steps(tok_s: str | None, tpot: str | None):
     return inputs.tpot_steps(inputs.per_concurrency(tpot, "ms", "--tpot"))
 
 
-def _latencies(run: Path | None, topology: str | None, table: Path | None, tp: int, path: Way | None):
+def _latencies(source: Source, tp: int) -> Latencies:
     from arfloor.report.whatif import latencies
 
-    given = [x for x in (run, topology, table) if x is not None]
+    given = [x for x in (source.run, source.topology, source.table) if x is not None]
     if len(given) != 1:
         raise MissingInput(
             "A(S), the latency of a reduce: expected one of --run RUN, --topology NAME or --table CSV, "
             f"found {len(given) or 'none'}"
         )
-    if table is not None:
-        return latencies.from_csv(table)
-    if topology is not None:
-        return latencies.from_topology(topology, tp, path)
-    return latencies.from_run_directory(run, tp, path)
+    if source.table is not None:
+        return latencies.from_csv(source.table)
+    if source.topology is not None:
+        return latencies.from_topology(source.topology, tp, source.path)
+    return latencies.from_run_directory(source.run, tp, source.path)
