@@ -11,7 +11,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -152,5 +152,10 @@ def own_environment(settings: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """This process's environment for a worker: less the launcher's place, plus a launch's settings."""
     hidden = launcher_variables(os.environ)
     env = {key: value for key, value in os.environ.items() if key not in hidden}
-    env.update({key: value for key, value in settings if key != "launcher"})
-    return env | NO_MULTICAST
+    return env | launch_environment(settings)
+
+
+def launch_environment(settings: Iterable[Sequence[str]]) -> dict[str, str]:
+    """The variables that a launch's settings, pairs of name and value, put into a worker's environment."""
+    # `launcher` says how ranks are started and is no variable
+    return {name: value for name, value in settings if name != "launcher"} | NO_MULTICAST

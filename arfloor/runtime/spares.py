@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arfloor.runtime.ranks import NO_MULTICAST, own_environment
+from arfloor.runtime.ranks import launch_environment, own_environment
 
 COUNT = "ARFLOOR_SPARE_WORKERS"
 """Variable that says how many spares a rank starts; 0 turns them off."""
@@ -175,6 +175,5 @@ def await_order(modules: Sequence[str]) -> str | None:
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
-    # as `own_environment`, of which the settings were not known when this process started
-    os.environ.update({name: value for name, value in order["settings"] if name != "launcher"} | NO_MULTICAST)
+    os.environ.update(launch_environment(order["settings"]))  # not known when this process started
     return str(order["plan"])

@@ -69,7 +69,8 @@ def test_a_spare_that_is_not_ready_in_time_is_ended(tmp_path, monkeypatch):
 
 
 def test_an_order_cannot_turn_multicast_on(tmp_path, monkeypatch):
-    order = {"plan": "P", "log": str(tmp_path / "log"), "settings": [["NCCL_NVLS_ENABLE", "1"], ["A_B", "2"]]}
+    settings = [["NCCL_NVLS_ENABLE", "1"], ["A_B", "2"], ["launcher", "supervisor"]]
+    order = {"plan": "P", "log": str(tmp_path / "log"), "settings": settings}
     code = "import os; from arfloor.runtime import spares; spares.await_order([]); print(dict(os.environ))"
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -82,6 +83,7 @@ def test_an_order_cannot_turn_multicast_on(tmp_path, monkeypatch):
     told = (tmp_path / "log").read_text()
     assert "'NCCL_NVLS_ENABLE': '0'" in told
     assert "'A_B': '2'" in told
+    assert "'launcher'" not in told  # how ranks are started is no variable
 
 
 def test_a_plan_of_many_launches_gets_more_spares_up_to_a_limit_unless_asked_otherwise(monkeypatch):
