@@ -6,14 +6,15 @@
     python tools/four_gpus.py page [OUT]     write docs/four-gpus.md, with what OUT measured, and h200-x4
 
 A step that fails or outlasts its time costs itself and nothing else: its output is in OUT/logs, and the last
-lines of it are shown. Exit codes: 0, 1 when a step failed, 2 when the input is unfit. `--worlds 2` suits
-two GPUs. What follows `--` goes to each sweep: `-- --devices cpu --backends gloo,mpi --budget 6` tries
-the sweeps on CPU ranks.
+lines of every step's are shown. The scripts among the steps write what they have as they go. Exit codes: 0, 1
+when a step failed, 2 when the input is unfit. `--worlds 2` suits two GPUs. What follows `--` goes to each
+sweep: `-- --devices cpu --backends gloo,mpi --budget 6` tries the sweeps on CPU ranks.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,6 +38,10 @@ COMMAND_S = 580.0
 """What a command may take in all: ten minutes, less what it needs to end."""
 ENDING_S = 20.0
 """What a step that was interrupted may take to keep and report what it has."""
+STARTING_S = 20.0
+"""What a script's ranks take to start, before its own limit counts."""
+SHOWN = 20
+"""Lines of a step's output that are shown."""
 HOST = {"NCCL_P2P_DISABLE": "1"}
 
 
@@ -70,14 +75,17 @@ def sweeps(out: Path, worlds: tuple[int, ...], options: tuple[str, ...]) -> list
     ]
 
 
-def steps(out: Path, world: int = 4) -> list[Step]:
+def steps(out: Path, world: int = 4, command_s: float = COMMAND_S) -> list[Step]:
     """What is no sweep, at `world` ranks; correctness at three and four (skipped on fewer GPUs)."""
     test = "pytest -q -rs -p no:cacheprovider tests/gpu/test_many_ranks.py"
     decode = "microbench/decode_step.py --variants default,16ch --rounds 9 --json"
     fused = "microbench/fused.py --rows 1,32 --json"
 
     def on(path: str, name: str, command: str, share: float) -> Step:
-        argv = torchrun(world, *command.split(), str(out / f"{name}-{path}.json"))
+        limit_s = max(1.0, share * command_s - ENDING_S - STARTING_S)  # it ends by itself, between two rows
+        argv = torchrun(
+            world, *command.split(), str(out / f"{name}-{path}.json"), "--limit-s", f"{limit_s:.0f}"
+        )
         environment = tuple(HOST.items()) if path == "host" else ()
         return Step(name=f"{name}-{path}", argv=argv, share=share, environment=environment)
 
@@ -105,10 +113,9 @@ def carry_out(out: Path, todo: list[Step], command_s: float) -> int:
         code = run(step, log, limit)
         took = time.monotonic() - started
         print(f"{step.name}: {'done' if code == 0 else code} after {took:.0f} s, {log}", flush=True)
-        if code != 0:
-            failed = True
-            tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
-            print("\n".join(f"    {line[:160]}" for line in tail), flush=True)
+        failed |= code != 0
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN:]
+        print("\n".join(f"    {line[:160]}" for line in tail), flush=True)
     return int(failed)
 
 
@@ -124,12 +131,13 @@ def run(step: Step, log: Path, limit_s: float) -> int | str:
             code = process.wait(timeout=max(1.0, limit_s - ENDING_S))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGINT)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=ENDING_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
             return "out of time, what it had is kept"
+        finally:  # what it left behind would disturb the next
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return code if code == 0 else f"failed with {code}"
 
 
@@ -183,9 +191,10 @@ def main(argv: list[str]) -> int:
     if not all(w.isdecimal() and 2 <= int(w) <= 8 for w in given):
         parser.error(f"--worlds: expected numbers of ranks from 2 to 8 as 4,3,2, found {chosen.worlds!r}")
     worlds = tuple(map(int, given))
-    todo = (
-        steps(out, max(worlds)) if chosen.what == "steps" else sweeps(out, worlds, tuple(argv[split + 1 :]))
-    )
+    if chosen.what == "steps":
+        todo = steps(out, max(worlds), chosen.seconds)
+    else:
+        todo = sweeps(out, worlds, tuple(argv[split + 1 :]))
     return carry_out(out, todo, chosen.seconds)
 
 

@@ -268,6 +268,36 @@ def test_scripts_free_what_they_allocate(few_sums: Bench, path: str) -> None:
     assert few_sums.cuda.allocated == 0
 
 
+class Joined(Exception):
+    """A script read its command line and would begin."""
+
+
+def test_the_steps_of_four_gpus_are_command_lines_that_the_scripts_take(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    limits: list[float] = []
+
+    def join(limit_s: float) -> None:
+        limits.append(limit_s)
+        raise Joined
+
+    seen = []
+    for step in importlib.import_module("four_gpus").steps(tmp_path, 4, 580.0):
+        at = next((i for i, word in enumerate(step.argv) if word.startswith("microbench/")), None)
+        if at is None:
+            continue
+        script = bench.script(Path(step.argv[at]).stem)
+        monkeypatch.setattr(script, "join", join)
+        monkeypatch.setattr(sys, "argv", list(step.argv[at:]))
+        with pytest.raises(Joined):
+            script.main()
+        seen.append(step.name)
+    sys.modules.pop("four_gpus")
+    assert seen == ["decode-peer", "decode-host", "fused-peer", "fused-host"]
+    assert limits == [105, 105, 47, 47]  # by hand: a quarter and 15 % of 580 s, less 40
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help_says_how_to_run_it_and_how_long_it_takes(
     name: str, bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
