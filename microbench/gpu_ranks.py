@@ -215,10 +215,9 @@ def join(limit_s: float = 240.0) -> GpuRank:
     return GpuRank(limit_s)
 
 
-def _end_at_once(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> NoReturn:  # the launcher then ends the other ranks; a library that tidies up may wait for them for ever
-    print(f"rank {os.environ.get('RANK')}:", file=sys.stderr)
-    traceback.print_exception(kind, error, trace)
-    sys.stderr.flush()
+def _end_at_once(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
+    """The launcher then ends the other ranks; a library that tidies up may wait for them for ever."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    # not sys.stderr: torch.distributed puts a buffer there while a hook runs, which is lost at the exit
+    os.write(2, f"rank {os.environ.get('RANK')}:\n{text}".encode())
     os._exit(1)

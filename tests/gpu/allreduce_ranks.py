@@ -16,6 +16,7 @@ import torch.distributed as dist
 from arfloor.allreduce import AllReduce
 from arfloor.core.plans import parse
 from arfloor.runtime.verify_norm import expected, wrong
+from arfloor.runtime.worker import die_with_parent
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 STEPS, BATCH, HIDDEN, LAYERS, WORDS = 1000, 8, 512, 4, 1024
@@ -198,6 +199,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def main() -> None:
+    die_with_parent()
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     for name in sys.argv[1:] or SCENARIOS:

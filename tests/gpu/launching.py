@@ -50,6 +50,22 @@ PLANS = {
 }
 
 
+def ended(command: Sequence[str], limit_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` that keeps what a command printed until its time was over, and says that it was."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=limit_s, check=False, **options
+        )
+    except subprocess.TimeoutExpired as error:
+        out, said = (
+            s.decode(errors="replace") if isinstance(s, bytes) else s or ""
+            for s in (error.stdout, error.stderr)
+        )
+        return subprocess.CompletedProcess(
+            command, -9, out, f"{said}\nended after {limit_s:.0f} s, its time being over"
+        )
+
+
 STARTING_S = 60.0
 """What processes may take to import and meet, beside a scenario's own time."""
 

@@ -1,9 +1,8 @@
-"""What the tests measure on two real ranks: started by torchrun, prints one line of JSON on rank 0."""
+"""What the tests measure on two real ranks: started by torchrun, prints JSON on rank 0 as it goes."""
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -120,24 +119,24 @@ def traffic(ranks: GpuRank, nbytes: int = 4 << 20, operations: int = 2000) -> di
 
 def main() -> None:
     ranks = join()
-    found: dict[str, Any] = {
-        "graph": {n: skewed(ranks, n, "graph") for n in (8192, 262144)},
-        "isolated": skewed(ranks, 8192, "isolated"),
-        "no barrier": skewed(ranks, 8192, "isolated", barrier=False),
-        "copies": {name: copy_gbps(ranks, write=name == "write") for name in ("write", "read")},
-        "traffic": traffic(ranks),
-        "primitives": [
-            {
-                **{k: getattr(p, k) for k in ("kind", "engine", "access", "src", "path", "nbytes", "active")},
-                "value": p.estimate.value if p.estimate else None,
-            }
+
+    def found(name: str, value: Any) -> None:
+        ranks.say("FOUND " + json.dumps({name: value}))
+
+    found("graph", {n: skewed(ranks, n, "graph") for n in (8192, 262144)})
+    found("isolated", skewed(ranks, 8192, "isolated"))
+    found("no barrier", skewed(ranks, 8192, "isolated", barrier=False))
+    found("copies", {name: copy_gbps(ranks, write=name == "write") for name in ("write", "read")})
+    found("traffic", traffic(ranks))
+    keys = ("kind", "engine", "access", "src", "path", "nbytes", "active")
+    found(
+        "primitives",
+        [
+            {**{k: getattr(p, k) for k in keys}, "value": p.estimate.value if p.estimate else None}
             for p in measure(ranks, budget_s=20.0)
         ],
-    }
-    if ranks.rank == 0:
-        print("FOUND " + json.dumps(found), flush=True)
-    ranks.group.barrier()
-    os._exit(0)
+    )
+    ranks.leave()
 
 
 if __name__ == "__main__":

@@ -1,15 +1,23 @@
-"""AllReduce on two real ranks: the same tokens as NCCL, a late rank, refusals, the fused form."""
+"""AllReduce on two real ranks: the same tokens as NCCL, a late rank, refusals, the fused form.
+
+About a minute: one start of two processes, the compiled step last (14 s).
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
+from launching import ended
+
+from arfloor.runtime.ranks import NO_MULTICAST
 
 pytestmark = pytest.mark.gpu2
 
@@ -21,19 +29,12 @@ LIMIT_S = 240
 def found() -> dict[tuple[str, int], dict[str, Any]]:
     """All scenarios in one start of two processes: by name and rank, what they saw."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {
+    environment = {
+        **os.environ,
+        **NO_MULTICAST,
         "PYTHONPATH": os.pathsep.join([str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]),
-        "NCCL_NVLS_ENABLE": "0",
-        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     }
-    done = subprocess.run(
-        [*command, str(HERE / "allreduce_ranks.py")],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env=environment,
-        check=False,
-    )
+    done = ended([*command, str(HERE / "allreduce_ranks.py")], LIMIT_S, env=environment)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert rows, done.stderr[-2000:]
     return {(row["scenario"], row["rank"]): row for row in rows}

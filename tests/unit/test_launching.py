@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.gpu.launching import CrewLost, Crews
+from tests.gpu.launching import CrewLost, Crews, ended
 
 PROGRAM = """
 import faulthandler, json, os, signal, sys, time
@@ -35,6 +36,14 @@ def crews(tmp_path: Path) -> Iterator[Crews]:
     made = Crews(program)
     yield made
     made.close()
+
+
+@pytest.mark.parametrize(("sleeps", "code"), [(0, 0), (60, -9)])
+def test_what_was_printed_before_the_time_was_over_is_kept(sleeps: int, code: int) -> None:
+    text = f"import time; print('one', flush=True); time.sleep({sleeps})"
+    done = ended([sys.executable, "-c", text], 1.0)
+    assert (done.returncode, done.stdout) == (code, "one\n")
+    assert ("time being over" in done.stderr) == bool(sleeps)
 
 
 def test_scenarios_are_answered_by_the_same_processes(crews: Crews) -> None:

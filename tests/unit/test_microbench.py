@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +83,18 @@ def test_interleaved_runs_take_turns_and_give_the_slope_of_the_slowest_rank(monk
     found = gpu_ranks.interleaved_us(ranks, {"slow": lambda slot: 6.0, "fast": lambda slot: 3.0}, replays=5)
     assert found == {"slow": pytest.approx([8.0] * 5), "fast": pytest.approx([4.0] * 5)}
     assert len(closed) == 4
+
+
+def test_an_error_is_said_where_stderr_is_a_buffer_that_is_lost(monkeypatch, capfd) -> None:
+    """As torch.distributed puts in its place while a hook runs; the process then ends at once."""
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    gpu_ranks = importlib.import_module("gpu_ranks")
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    gpu_ranks._end_at_once(ValueError, ValueError("a broken rank"), None)
+    assert "ValueError: a broken rank" in capfd.readouterr().err
+    assert codes == [1]
 
 
 @pytest.mark.parametrize("path", ["peer", "host"])
