@@ -16,11 +16,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import jinja2
@@ -42,6 +44,7 @@ STARTING_S = 20.0
 """What a script's ranks take to start, before its own limit counts."""
 SHOWN = 20
 """Lines of a step's output that are shown."""
+_LAUNCHER = re.compile(r"[WEI]\d{4} .*torch/distributed/|\*{20}|Setting OMP_NUM_THREADS")
 HOST = {"NCCL_P2P_DISABLE": "1"}
 
 
@@ -114,9 +117,20 @@ def carry_out(out: Path, todo: list[Step], command_s: float) -> int:
         took = time.monotonic() - started
         print(f"{step.name}: {'done' if code == 0 else code} after {took:.0f} s, {log}", flush=True)
         failed |= code != 0
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN:]
-        print("\n".join(f"    {line[:160]}" for line in tail), flush=True)
+        said = last_lines(log.read_text(encoding="utf-8", errors="replace"))
+        print("\n".join(f"    {line[:160]}" for line in said), flush=True)
     return int(failed)
+
+
+def last_lines(text: str) -> list[str]:
+    """The last SHOWN lines of what ranks printed, without what their launcher says about their end."""
+    lines = [line for line in text.splitlines() if not _LAUNCHER.match(line)]
+    for i, line in enumerate(lines):
+        frames = list(takewhile(lambda x: x.startswith(" "), lines[i + 1 :]))
+        if line.startswith("Traceback") and any("torch/distributed/run.py" in x for x in frames):
+            lines = lines[:i]
+            break
+    return lines[-SHOWN:]
 
 
 def run(step: Step, log: Path, limit_s: float) -> int | str:

@@ -240,6 +240,25 @@ def test_a_step_that_fails_or_lasts_too_long_costs_itself_alone(
     assert "good: done" in said
 
 
+def test_what_ranks_printed_last_is_shown_without_their_launchers_end(tool: ModuleType) -> None:
+    launcher = """\
+W1130 00:56:23.053000 19043 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 19075
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "/somewhere/torch/distributed/run.py", line 1032, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+    own = [
+        "row 1",
+        "rank 1:",
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1',
+        "ValueError: broken",
+    ]
+    assert tool.last_lines("\n".join([*own, launcher])) == own
+    assert tool.last_lines("\n".join([*map(str, range(99)), launcher])) == [str(n) for n in range(79, 99)]
+
+
 def test_both_commands_fit_into_their_time_and_write_where_compare_looks(
     tmp_path: Path, tool: ModuleType
 ) -> None:
