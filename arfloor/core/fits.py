@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import chdtri, ndtri, stdtrit
 
+from arfloor.core import units
 from arfloor.core.cases import Estimate
 from arfloor.core.curves import Criteria, Fit, Line, Outlier, Segment, Z
 from arfloor.core.lines import Bools, Floats, fit_lines, log_likelihood, low_line, noise_of, partition
@@ -150,7 +151,9 @@ def _doubtful_knots(data: _Data, begins: tuple[int, ...]) -> tuple[str, ...]:
                 near.append(moved)
         if len(near) > 1:
             lo, hi = int(data.nbytes[min(near)]), int(data.nbytes[max(near)])
-            found.append(f"where segment {nth + 1} begins: anywhere from {lo} to {hi} B fits as well")
+            found.append(
+                f"where part {nth + 1} begins: anywhere from {units.size(lo)} to {units.size(hi)} fits"
+            )
     return tuple(found)
 
 
@@ -298,13 +301,26 @@ def _leave_one_out(
 def _unidentified(segments: Sequence[Segment]) -> tuple[str, ...]:
     found = []
     for i, s in enumerate(segments, start=1):
-        where = f"segment {i} ({s.start} to {s.end} B)"
+        where = f"from {units.size(s.start)} to {units.size(s.end)}"
         if s.n < 3:
-            found.append(f"{where} has too few sizes ({s.n}): any line fits, its error cannot be known")
-        alpha_share = s.alpha.value / max(s.us(s.start), 1e-12)
+            found.append(f"part {i}, {where}: of {s.n} sizes; any line fits, its error cannot be known")
         if s.alpha.lo <= 0 or s.alpha.hi > 3 * s.alpha.lo:
-            found.append(f"alpha of {where}: {alpha_share:.0%} of its smallest size, its interval meets zero")
+            share = units.percent(s.alpha.value / max(s.us(s.start), 1e-12), 0)
+            ends = f"{units.number(s.alpha.lo)} to {units.us(s.alpha.hi)}"
+            found.append(
+                f"the fixed cost {where} is uncertain, {ends}; it is {share} of the smallest's latency"
+            )
         if s.beta.lo <= 0 or s.beta.hi > 3 * s.beta.lo:
-            share = s.beta.value * s.end / max(s.us(s.end), 1e-12)
-            found.append(f"beta of {where}: {share:.0%} of its largest size, its interval meets zero")
+            share = units.percent(s.beta.value * s.end / max(s.us(s.end), 1e-12), 0)
+            found.append(
+                f"the rate {where} is uncertain{_rate(s.beta)}; bytes are {share} of the largest's latency"
+            )
     return tuple(found)
+
+
+def _rate(beta: Estimate) -> str:
+    """`, 27.5 GB/s or more`: what an interval in us a byte says of a rate."""
+    if beta.hi <= 0:
+        return ""
+    least = units.number(1e-3 / beta.hi)
+    return f", {least} to {units.number(1e-3 / beta.lo)} GB/s" if beta.lo > 0 else f", {least} GB/s or more"

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from arfloor.core import units
 from arfloor.core.cases import Case
 from arfloor.core.plans import Wire, parse
 
@@ -66,4 +67,5 @@ def mark(case: Case) -> str:
         return ""
     of = {"int8": "a message's largest element", "fp8": "each contribution"}
     wire = wire_of(case.variant)
-    return f"{wire} on the wire: another result, off by up to {relative_step(wire):.2%} of {of[wire]} a rank"
+    most = units.percent(relative_step(wire), 2)
+    return f"{wire} on the wire: another result, off by up to {most} of {of[wire]} a rank"

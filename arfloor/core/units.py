@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from arfloor.core.cases import Estimate
+
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -33,6 +35,17 @@ def ratio(value: float) -> str:
     if value >= 99.95:
         return f"{value:.0f}x"
     return f"{value:.1f}x" if value >= 9.995 else f"{value:.2f}x"
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """`19.0 %` of 0.19."""
+    return f"{share * 100:.{decimals}f} %"
+
+
+def gain(change: Estimate) -> str:
+    """`+1.5 % [+1.0, +5.8]` of a relative change; `+1.5 %` where its interval is a point."""
+    value, lo, hi = (f"{x * 100:+.1f}" for x in (change.value, change.lo, change.hi))
+    return f"{value} %" if change.lo == change.hi else f"{value} % [{lo}, {hi}]"
 
 
 SANE = 100.0

@@ -347,7 +347,8 @@ def doubt(v: Verdict) -> str:
         return (
             f"{now} faster, but two measurements of one case differ by up to {units.ratio(1 + v.band)} here"
         )
-    return f"{now} faster, but the {level} % interval {interval} meets the +-{BAND:.0%} band of equality"
+    band = units.percent(BAND, 0)
+    return f"{now} faster, but the {level} % interval {interval} meets the +-{band} band of equality"
 
 
 def _no_data(v: Verdict) -> str:

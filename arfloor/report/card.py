@@ -106,7 +106,7 @@ def _advice(section: Section, found: whys.Why) -> list[str]:
                 return [found.lever.sentence]
             return [f"{found.lever.sentence} Best: {how} ({units.ratio(gain)})."]
         verb = "Set" if gains and re.match(r"`\w+=", gains[0][0]) else "Use"
-        return [f"{verb} {', or '.join(f'{how} ({units.ratio(gain)})' for how, gain in gains)}."]
+        return [f"{verb} {', or '.join(f'{how}: {units.ratio(gain)}' for how, gain in gains)}."]
     if found.lever:
         return [found.lever.sentence]
     better = [r for r in section.rows if r.verdict.status == "switch"]
@@ -129,7 +129,7 @@ def _floor(row: Row) -> list[str]:
         f"{units.number(t.us.value)} {t.name}" for t in row.floor.terms.attainable if t.us.value
     )
     return [
-        f"The attainable {units.us(row.floor.attainable.value)} ({row.floor.algorithm}) are {parts}, "
+        f"The attainable {units.us(row.floor.attainable.value)} ({row.floor.algorithm}): {parts}, "
         f"{'as probed' if row.floor.origin == 'measured' else row.floor.origin}."
     ]
 

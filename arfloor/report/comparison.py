@@ -105,6 +105,8 @@ def to_text(
     if shown:
         console.print(_table(shown))
     console.print(Text(f"\n{_summary(rows)}"))
+    if not every and len(shown) < len(rows):
+        console.print(Text(_not_shown([r for r in rows if r not in shown])))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
@@ -136,7 +138,9 @@ def _table(rows: list[ComparedCase]) -> Table:
     table.add_column("B is")
     for r in rows:
         told = r.answer if r.ratio else r.reason.replace("_", " ")
-        why = f" ({r.reason.replace('_', ' ')})" if r.ratio and r.reason != r.answer else ""
+        # that its interval meets the band is what undecided means
+        usual = r.reason in (r.answer, "interval_meets_band")
+        why = f" ({r.reason.replace('_', ' ')})" if r.ratio and not usual else ""
         table.add_row(
             r.case.path,
             r.case.mode,
@@ -159,6 +163,22 @@ def _summary(rows: tuple[ComparedCase, ...]) -> str:
     unpaired = any(r.caveat == "unpaired" for r in rows)
     weak = " Different runs share no rounds, so nothing is paired: whatever else changed is in B / A."
     return f"B against A: {'; '.join(told) or 'no cases'}.{weak if unpaired else ''}"
+
+
+def _not_shown(rows: list[ComparedCase]) -> str:
+    """What the cases are that the table leaves out, so that nobody takes silence for sameness."""
+    ratios = sorted(r.ratio.value for r in rows if r.ratio)
+    if not ratios:
+        return "Not shown: cases without a ratio; --all lists them."
+    quarter = len(ratios) // 4
+    middle = f", half of them {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}" if quarter else ""
+    widths = sorted(r.ratio.hi / r.ratio.lo for r in rows if r.ratio and r.ratio.lo > 0)
+    reach = units.percent(widths[len(widths) // 2] ** 0.5 - 1) if widths else "nothing"
+    span = f"{ratios[0]:.3f} to {ratios[-1]:.3f}{middle}"
+    return (
+        f"Not shown: {len(rows)} cases; B / A is {span}, and the intervals reach {reach} either way "
+        "(median). --all lists them."
+    )
 
 
 def _triple(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:

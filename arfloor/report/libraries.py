@@ -19,7 +19,7 @@ _MANY = 8
 MARK = "*"
 NOTE = f"{MARK} its ranks get results that differ in the last place"
 TIE = " or "
-TIE_NOTE = f"or: tied; they are the same within {BAND * 100:.0f} %, or too noisy to be told apart"
+TIE_NOTE = f"or: tied; they are the same within {units.percent(BAND, 0)}, or too noisy to be told apart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,10 @@ def rows_of(section: Section) -> tuple[Row, ...]:
 
 
 HEADER = ("size", "library", "untouched us", "best us", "which", "default / best", "best / fastest", "ranks")
+
+
+RIGHT = ("size", "untouched us", "best us", "default / best", "best / fastest")
+"""Columns of figures."""
 
 
 def cells(library: Library) -> tuple[str, ...]:

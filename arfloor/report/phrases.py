@@ -170,7 +170,8 @@ def fit_line(found: Fit) -> str:
         pieces.append(f"{units.us(segment.alpha.value)}{rate}{until}")
     text = "; then ".join(pieces)
     if found.loo_error is not None and found.loo_worst is not None:
-        text += f"; a size left out is predicted to {found.loo_error:.1%} (worst {found.loo_worst:.1%})"
+        median, worst = units.percent(found.loo_error), units.percent(found.loo_worst)
+        text += f"; a size left out is predicted to {median} (worst {worst})"
     for outlier in found.outliers:
         text += (
             f"; {units.us(outlier.us)} at {units.size(outlier.nbytes)} is an outlier "

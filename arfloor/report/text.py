@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from io import StringIO
 
@@ -41,10 +42,23 @@ def render(report: Report, *, width: int = 140, color: bool = False) -> str:
         console.print(_section(section, table, report.primitives))
     if report.failures:
         console.print(_failures(report.failures))
+    if report.sections:
+        console.print(Padding(Text(_legend(report)), (1, 0, 0, 0)))
     for warning in report.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
-    text = stream.getvalue()
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    text = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text)  # tables leave a line, and so do the parts around them
+
+
+def _legend(report: Report) -> str:
+    """What the columns of the tables of sizes are."""
+    said = "us: the slowest rank of each replay, then medians, with the 95 % interval; now = default / best"
+    if any(row.floor for section in report.sections for row in section.rows):
+        said += (
+            "; left = best / attainable; attainable: the best known schedule at the rates measured for its "
+            "traffic; bound: no software can be faster"
+        )
+    return said + "."
 
 
 def _heading(report: Report) -> RenderableType:
@@ -98,7 +112,7 @@ def _section(section: Section, table: Table, primitives: Sequence[Primitive]) ->
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
     drawn = series(section)
     found = whys.why(section, primitives, drawn)
-    lines = [spans, found.row.verdict.sentence, *_floor_lines(found.row)]
+    lines = [f"by size: {spans}", found.row.verdict.sentence, *_floor_lines(found.row)]
     picked = nccl_picks.sentence(nccl_picks.bad_picks(r for row in section.rows for r in row.results))
     lines += [f"next: {found.lever.sentence}"] if found.lever else []
     chosen = whys.choices_line(found.choices) or picked
@@ -107,7 +121,7 @@ def _section(section: Section, table: Table, primitives: Sequence[Primitive]) ->
     lines += [f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in drawn if s.fit and s.role != "other"]
     parts = [_parts(found)] if found.apart else []
     parts += _libraries(section)
-    return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), *parts)
+    return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), "", *parts)
 
 
 def _parts(found: whys.Why) -> RenderableType:
@@ -132,9 +146,7 @@ def _libraries(section: Section) -> list[RenderableType]:
         return []
     table = Table(title="by library", title_justify="left", box=box.SIMPLE_HEAD)
     for name in libraries.HEADER:
-        table.add_column(
-            name, justify="right" if name.endswith("us") or name == "size" else "left", overflow="fold"
-        )
+        table.add_column(name, justify="right" if name in libraries.RIGHT else "left", overflow="fold")
     for row in rows:
         for number, library in enumerate(row.libraries):
             table.add_row("" if number else units.size(row.nbytes), *libraries.cells(library))

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from arfloor import models
+from arfloor.core import units
 from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
 from arfloor.report.whatif import inputs, latencies
@@ -84,5 +85,5 @@ def _line(found: Whatif) -> str:
     mark = " PREDICTED latencies:" if found.latencies.origin == "predicted" else ""
     return (
         f"Worth ({s.shape.name}, TP{s.tp}, concurrency {a.sequences}, {a.tok_s.estimate.value:g} tok/s now; "
-        f"reduces {share:.0%} of the step, {how}):{mark} {a.verdict.sentence}."
+        f"reduces {units.percent(share, 0)} of the step, {how}):{mark} {a.verdict.sentence}."
     )

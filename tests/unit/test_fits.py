@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from arfloor.core import units
 from arfloor.core.cases import Estimate
 from arfloor.core.fits import fit
 
@@ -91,10 +92,14 @@ def test_published_nccl_series_names_its_64_kib_point():
 
 def test_what_is_not_identifiable_is_named():
     flat = fit(points(noisy([20 + s / 1e9 for s in SIZES], 0.01), relative=0.01))
-    assert any("beta" in sentence for sentence in flat.unidentified)
+    (rate,) = flat.unidentified
+    assert rate.startswith("the rate from 256 B to 16 MiB is uncertain, ")
+    beta = flat.segments[0].beta
+    assert (beta.lo > 0) != ("GB/s or more; bytes are " in rate)
+    assert f"{units.number(1e-3 / beta.hi)}" in rate  # the interval itself, not that it meets zero
     large = list(np.geomspace(1 << 20, 1 << 28, 12))
     steep = fit(points(noisy([0.5 + s / 12e3 for s in large], 0.02), [int(s) for s in large], 0.02))
-    assert any("alpha" in sentence for sentence in steep.unidentified)
+    assert any("the fixed cost from" in sentence for sentence in steep.unidentified)
 
 
 def test_a_knot_that_could_lie_elsewhere_is_named_and_a_sharp_one_is_not():
@@ -154,7 +159,7 @@ def test_where_many_points_are_far_off_the_lines_are_wrong_and_not_the_points():
     falling = fit(points([100 - s / 2e5 for s in SIZES]))
     assert falling.outliers == ()
     assert falling.scatter > 0.1
-    assert any("beta" in sentence for sentence in falling.unidentified)
+    assert any("the rate from" in sentence for sentence in falling.unidentified)
 
 
 def test_intervals_as_wide_as_can_be_stay_finite():

@@ -153,7 +153,7 @@ def test_an_answer_against_the_medians_stays_open():
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        ("interval_meets_band", "99 % interval [0.90, 3.00] meets the +-2% band"),
+        ("interval_meets_band", "99 % interval [0.90, 3.00] meets the +-2 % band"),
         ("aa_spread", "by up to 1.05x"),
     ],
 )

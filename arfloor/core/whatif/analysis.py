@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from arfloor.core import units
 from arfloor.core.cases import Estimate, record
 from arfloor.core.whatif.free import ReducesFree
 from arfloor.core.whatif.intervention import Intervention
@@ -181,10 +182,12 @@ def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdi
     `worth`; the floor is accepted when not even free reduces could give that much."""
     most = free.gain.estimate
     if most.hi < worth:
-        number = f"even free reduces would give {_interval(free.gain)}"
+        number = f"even free reduces would give {units.gain(free.gain.estimate)}"
         return Verdict(
             decision="accept_the_floor",
-            sentence=f"accept the floor, because {number}, under the {worth:.0%} that is worth the work",
+            sentence=(
+                f"accept the floor, because {number}, under the {worth * 100:g} % that is worth the work"
+            ),
             decided_by=number,
         )
 
@@ -195,7 +198,7 @@ def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdi
     possible = [s for s in scenarios if s.gain.estimate.hi > worth] or [free]
     widest = max(possible, key=lambda s: s.gain.estimate.hi)
     blame = widest.gain.budget[0].input.name if widest.gain.budget else "nothing measured"
-    number = f"{widest.label} may give {_interval(widest.gain)}"
+    number = f"{widest.label} may give {units.gain(widest.gain.estimate)}"
     return Verdict(
         decision="undecided",
         sentence=f"undecided: {number}; the number to pin down is: {blame}",
@@ -206,15 +209,12 @@ def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdi
 def _sure(sure: Sequence[Scenario]) -> Verdict:
     switches = [s for s in sure if s.only_switches and not s.predicted]
     best = max(switches or sure, key=lambda s: s.gain.estimate.value)
-    number = f"{best.label} gives {_interval(best.gain)}"
+    number = f"{best.label} gives {units.gain(best.gain.estimate)}"
     if not switches:
         caution = "; its latency is predicted, so measure it first" if best.predicted else ""
         return Verdict(decision="pursue", sentence=f"pursue, because: {number}{caution}", decided_by=number)
     further = max(sure, key=lambda s: s.gain.estimate.value)
-    more = f"; more is left: {further.label}, {_interval(further.gain)}" if further is not best else ""
+    more = (
+        f"; more is left: {further.label}, {units.gain(further.gain.estimate)}" if further is not best else ""
+    )
     return Verdict(decision="switch_now", sentence=f"switch now, because: {number}{more}", decided_by=number)
-
-
-def _interval(gain: Answer) -> str:
-    e = gain.estimate
-    return f"{e.value:+.1%} [{e.lo:+.1%}, {e.hi:+.1%}]"

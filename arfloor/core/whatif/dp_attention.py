@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from arfloor.core import units
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput
 from arfloor.core.whatif.intervention import given, given_or_assumed, require
@@ -63,4 +64,4 @@ class DataParallelAttention:
         draw = Draw()
         same = replace(self, compute=Estimate(value=1.0, lo=1.0, hi=1.0, n=0, unit="x"))
         saved = step.time_us(draw) - same.apply(step, draw).time_us(draw)
-        return f"the rest of the step grows by more than {saved / step.compute_us:.1%}"
+        return f"the rest of the step grows by more than {units.percent(saved / step.compute_us)}"

@@ -34,7 +34,7 @@ class Switch:
             carried = "the difference to the standalone latency carries into the step by the in-situ factor"
             return (f"somebody writes it: {self.to.source}", carried)
         return (
-            f"{self.to.backend} runs on this box, and at these sizes, as in {self.to.source}",
+            f"{self.to.backend} runs on this box and at these sizes: {self.to.source}",
             "the difference of the standalone latencies carries into the step by the in-situ factor",
         )
 

@@ -21,6 +21,7 @@ def render(outlook: Outlook, *, width: int = 140, color: bool = False) -> str:
     console = Console(file=stream, width=width, force_terminal=color, highlight=False, emoji=False)
     console.print(Text(f"arfloor: {outlook.title} ({outlook.rig})"))
     console.print(Text(phrases.basis(outlook), style="bold yellow"))
+    console.print(Text(f"predicted: {phrases.title(outlook)}", style="bold"))
     console.print(_sizes(outlook))
     for line in outlook.sentences:
         console.print(Padding(Text(line), (0, 0, 0, 2)))
@@ -38,7 +39,7 @@ def render(outlook: Outlook, *, width: int = 140, color: bool = False) -> str:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for name in columns:
         right = name.endswith("us") or name in ("size", "bound", "NCCL / attainable", "slowdown")
         table.add_column(name, justify="right" if right else "left", no_wrap=right)
@@ -49,7 +50,7 @@ def _sizes(outlook: Outlook) -> Table:
     nccl = any(p.nccl for p in outlook.rows)
     named = ("NCCL by its formula, us", "choice", "NCCL / attainable") if nccl else ()
     columns = ("size", "attainable, us", "by", "bound", "our kernels, us", *named)
-    table = _table(f"predicted: {phrases.title(outlook)}", *columns)
+    table = _table("", *columns)
     for p in outlook.rows:
         cells = [
             units.size(p.nbytes),

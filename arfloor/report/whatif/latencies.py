@@ -13,7 +13,7 @@ from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
 from arfloor.core.demands import demand_of
 from arfloor.core.floor import Floor, floor
-from arfloor.core.verdict import is_correct, is_default
+from arfloor.core.verdict import is_correct, is_default, short_label
 from arfloor.core.whatif.curves import TableCurve, table_curve
 from arfloor.core.whatif.step import ATTAINABLE
 from arfloor.core.whatif.uncertainty import Input
@@ -105,10 +105,10 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
     caveats = run.manifest.recipe.get("caveats", [])
     asked = {d.sentence for r in chosen if (d := demand_of(r.case))}
     return Latencies(
-        label=label,
+        label=f"{run.manifest.run_id} over {first.path} ({run.manifest.origin})",
         origin=run.manifest.origin,
         curves=_curves(chosen),
-        default=next((r.case.label for r in chosen if is_default(r.case)), None),
+        default=next((short_label(r.case) for r in chosen if is_default(r.case)), None),
         attainable=_attainable([(n, f) for n in sizes if (f := floor_at(n))], origin),
         launch=launch_input(run.primitives),
         contention=contention_input(run.primitives, first.path),
@@ -142,9 +142,10 @@ def _choose(results: Sequence[Result], label: str, tp: int, way: Way | None) -> 
 def _curves(results: Sequence[Result]) -> tuple[TableCurve, ...]:
     by_label: dict[str, dict[int, Result]] = defaultdict(dict)
     for r in results:
-        known = by_label[r.case.label].get(r.case.nbytes)
+        of = by_label[short_label(r.case)]
+        known = of.get(r.case.nbytes)
         if known is None or _us(r).value < _us(known).value:
-            by_label[r.case.label][r.case.nbytes] = r
+            of[r.case.nbytes] = r
     curves = []
     for label, sizes in by_label.items():
         first = next(iter(sizes.values()))

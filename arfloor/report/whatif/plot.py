@@ -105,7 +105,7 @@ def _speeds(axes: Axes, answer: Whatif, rows: list[tuple[Stage, float, bool]]) -
             color=INK if y == 0 else SAVED if e.value >= today else COST,
             capsize=3,
         )
-        gain = "" if y == 0 else f"  {e.value / today - 1:+.1%}"
+        gain = "" if y == 0 else f"  {(e.value / today - 1) * 100:+.1f} %"
         axes.annotate(
             f"{e.value:.4g}{gain}",
             (e.value, y),

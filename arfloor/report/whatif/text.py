@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from arfloor.core import units
 from arfloor.core.cases import Estimate
+from arfloor.core.decode import ModelShape
 from arfloor.core.whatif.analysis import Scenario, Stage
 from arfloor.core.whatif.partition import UNEXPLAINED, Partition
-from arfloor.core.whatif.uncertainty import Answer, Input
+from arfloor.core.whatif.uncertainty import Input
 from arfloor.report.whatif.question import Counter, Whatif
 
 _INDENT = "  "
@@ -41,14 +42,14 @@ def _heading(answer: Whatif) -> str:
 def _partition(parts: Partition) -> list[str]:
     share = sum(p.share.estimate.value for p in parts.reduce_parts)
     kind = "profiled" if parts.profiled else "at standalone latency (no share profiled)"
-    rows = [(f"all-reduce, {share:.1%} {kind}", "ms a step", "share", "known from")]
+    rows = [(f"all-reduce, {units.percent(share)} {kind}", "ms a step", "share", "known from")]
     for part in parts.parts:
         indent = "" if part is parts.parts[-1] else "  "
         rows.append(
             (
                 indent + part.name,
                 _span(part.us.estimate, 1e-3),
-                f"{part.share.estimate.value:.1%}",
+                units.percent(part.share.estimate.value),
                 part.known_from,
             )
         )
@@ -76,7 +77,7 @@ def _one_concurrency(answer: Whatif, parts: Partition) -> tuple[str, ...]:
         units.size(nbytes),
         units.number(in_situ) + ("" if parts.profiled else " (standalone)"),
         f"{units.number(explained / 1e3)} ms",
-        f"{explained / step_us:.1%}",
+        units.percent(explained / step_us),
     )
 
 
@@ -94,14 +95,16 @@ def _changes(answer: Whatif) -> list[str]:
     for scenario in (*answer.analysis.scenarios, answer.analysis.free):
         for i, stage in enumerate(scenario.stages):
             rows.append(_stage(stage, plus=i > 0))
-    return _table(rows, align="<>>>><")
+    lines = _table(rows, align="<>>>><")
+    told = answer.analysis.verdict.sentence + "".join(lines)
+    return lines + (["C(b): what a step of b tokens takes without its reduces"] if "C(" in told else [])
 
 
 def _stage(stage: Stage, *, plus: bool) -> tuple[str, ...]:
     return (
         _short(("+ " if plus else "") + stage.label),
         units.number(stage.tok_s.estimate.value),
-        gain(stage.gain),
+        units.gain(stage.gain.estimate),
         f"{stage.reduces_per_token:.4g}",
         f"{stage.nbytes_per_token / 1024:.4g}",
         stage.loses_when,
@@ -111,14 +114,6 @@ def _stage(stage: Stage, *, plus: bool) -> tuple[str, ...]:
 def _short(label: str, most: int = 46) -> str:
     """A label with many settings, cut for the table; JSON has all of it."""
     return label if len(label) <= most else label[: most - 3] + "..."
-
-
-def gain(answer: Answer) -> str:
-    """`+4.1 % [+2.0, +6.3]`."""
-    e = answer.estimate
-    if e.lo == e.hi:
-        return f"{e.value:+.1%}".replace("%", " %")
-    return f"{e.value * 100:+.1f} % [{e.lo * 100:+.1f}, {e.hi * 100:+.1f}]"
 
 
 def _verdict(answer: Whatif) -> list[str]:
@@ -134,17 +129,18 @@ def find_out_first(parts: Partition) -> str:
     profiled = sum(p.share.estimate.value for p in parts.reduce_parts)
     unexplained = next((p for p in parts.parts if p.name == UNEXPLAINED), None)
     if unexplained is not None and unexplained.share.estimate.hi < 0:
+        less = units.percent(-unexplained.share.estimate.value)
         return (
-            f"Find out first: the profile shows {-unexplained.share.estimate.value:.1%} of the step less "
+            f"Find out first: the profile shows {less} of the step less "
             "than these reduces take when they run alone, so one of the two is not about this server: check "
             "the load that was profiled, the box that the latencies are of, and the implementation in use."
         )
     if unexplained is None or unexplained.share.estimate.value < profiled / 2:
         return ""
     return (
-        f"Find out first: {unexplained.share.estimate.value:.1%} of the step, more than half of what was "
-        "profiled, is not explained by transport. Traces of all ranks on aligned clocks tell whether it is "
-        f"waiting; give what they show as --waiting US@{parts.sequences}."
+        f"Find out first: {units.percent(unexplained.share.estimate.value)} of the step, more than half of "
+        "what was profiled, is not explained by transport. Traces of all ranks on aligned clocks tell "
+        f"whether it is waiting; give what they show as --waiting US@{parts.sequences}."
     )
 
 
@@ -169,13 +165,36 @@ def _assumptions(answer: Whatif) -> list[str]:
         for stage in scenario.stages:
             for text in stage.assumptions:
                 seen.setdefault(f"{stage.label}: {text}")
-    for figure in answer.situation.shape.assumed:
-        seen.setdefault(f"{answer.situation.shape.name}: {figure}")
+    for text in _of_model(answer.situation.shape):
+        seen.setdefault(text)
     for caveat in answer.latencies.caveats:
         seen.setdefault(f"latencies: {caveat}")
     for text in seen:
         lines += textwrap.wrap(text, 112, initial_indent="- ", subsequent_indent="  ")
     return lines if seen else []
+
+
+_FIGURES = {
+    "hidden": "hidden size",
+    "mtp_layers": "draft (MTP) layers",
+    "residual": "residual stream",
+    "reduces_per_layer": "reduces a layer",
+    "other_reduces": "reduces a step outside the layers",
+    "separate_shared_reduces": "reduces of the shared experts apart",
+    "activation_bytes": "bytes of an element",
+}
+"""Words for the figures of a model's shape; the others read as they are named."""
+
+
+def _of_model(shape: ModelShape) -> list[str]:
+    """The figures of a model that nobody published, with their values and why they are these."""
+    why = dict(shape.sources)
+    told = []
+    for figure in shape.assumed:
+        name = _FIGURES.get(figure, figure.replace("_", " "))
+        because = f"; {why[figure]}" if figure in why else ""
+        told.append(f"{shape.name}: {name}: {getattr(shape, figure)}{because}")
+    return told
 
 
 def _assumed(item: Input) -> str:

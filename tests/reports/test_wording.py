@@ -1,0 +1,88 @@
+"""How the commands speak: percentages, names without what a path needs anyway, and what is left out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from arfloor import rundir
+from arfloor.cli import main
+from arfloor.core import units
+from arfloor.core.cases import Estimate
+from arfloor.report import card, model, text
+from tests.synthetic import gpu_world, write_run
+
+SIZES = (8192, 65536, 262144, 1048576)
+WHATIF = ("whatif", "--model", "Llama-3.3-70B", "--tp", "2", "--tok-s", "1:40,32:800", "--apply", "overlap")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("run"), gpu_world(sizes=SIZES))
+
+
+def said(capsys, *argv):
+    assert main([str(word) for word in argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_shares_and_gains_are_written_alike():
+    assert units.percent(0.1899) == "19.0 %"
+    assert units.percent(0.02, 0) == "2 %"
+    change = Estimate(value=0.015, lo=-0.01, hi=0.058, n=0, unit="")
+    assert units.gain(change) == "+1.5 % [-1.0, +5.8]"
+    assert units.gain(replace(change, lo=0.015, hi=0.015)) == "+1.5 %"
+
+
+def test_no_command_writes_a_percent_sign_to_a_digit(run, capsys):
+    shown = [
+        said(capsys, "report", run),
+        said(capsys, "report", run, "--format", "md"),
+        said(capsys, *WHATIF, "--run", run, "--path", "host"),
+        said(capsys, "compare", run, run),
+    ]
+    assert "%" in shown[0]
+    assert all(not re.search(r"\d%", out) for out in shown)
+
+
+def test_whatif_calls_cases_by_what_a_reader_of_the_path_needs_and_explains_its_words(run, capsys):
+    shown = said(capsys, *WHATIF, "--run", run, "--path", "host", "--apply", "switch:host line64")
+    assert "nccl of synthetic-gpu over host (measured)" in shown
+    assert "NCCL_P2P_DISABLE" not in shown
+    assert "switch to host line64" in shown
+    assert "C(b): what a step of b tokens takes without its reduces" in shown
+    assert "Llama-3.3-70B: reduces a step outside the layers: 1; " in shown
+    assert "other_reduces" not in shown
+
+
+def test_compare_says_what_its_table_leaves_out(tmp_path, run, capsys):
+    other = write_run(tmp_path / "b", gpu_world(sizes=SIZES, seed=8))
+    shown = said(capsys, "compare", run, other)
+    left_out = re.search(r"Not shown: (\d+) cases; B / A is ([\d.]+) to ([\d.]+), half of them", shown)
+    assert left_out
+    assert int(left_out[1]) == len(rundir.load(run).results)  # nothing changed between them
+    assert 0.9 < float(left_out[2]) <= float(left_out[3]) < 1.1
+    everything = said(capsys, "compare", run, other, "--all")
+    assert "Not shown" not in everything
+    assert "interval meets band" not in everything
+
+
+def test_the_text_explains_its_columns_and_leaves_no_gaps(run):
+    built = model.build(rundir.load(run))
+    shown = text.render(built)
+    assert "now = default / best; left = best / attainable" in " ".join(shown.split())
+    assert "\n\n\n" not in shown
+    without = text.render(model.build(replace(rundir.load(run), primitives=())))
+    assert "left = best" not in without
+
+
+def test_the_card_sets_the_gain_apart_from_what_gives_it(run):
+    shown = card.render(model.build(rundir.load(run)))
+    assert re.search(r"`arfloor.allreduce.AllReduce` \([^)]*\): [\d.]+x", shown)
+
+
+def test_a_prediction_is_titled_in_one_line(capsys):
+    shown = said(capsys, "report", "--topology", "h200-x4", "--world", "4").splitlines()
+    assert "predicted: 4 ranks, peer path, bfloat16, graph, on gpu0, gpu1, gpu2, gpu3" in shown
