@@ -2,6 +2,7 @@
 
     python tools/four_gpus.py sweeps OUT     the recipe tp4 at four, three and two ranks
     python tools/four_gpus.py steps OUT      decode step, fused reduce, correctness at three and four ranks
+    python tools/four_gpus.py scripts OUT    what scripts of microbench/ ask, both paths; seven minutes at two
     python tools/four_gpus.py compare OUT    every prediction beside its measurement; misses above 20 %
     python tools/four_gpus.py page [OUT]     write docs/four-gpus.md, with what OUT measured, and h200-x4
 
@@ -99,6 +100,40 @@ def steps(out: Path, world: int = 4, command_s: float = COMMAND_S) -> list[Step]
     ]
 
 
+# scripts of microbench/ by what they ask first, with the paths, and seconds a path on two GPUs
+SCRIPTS = (
+    ("torn_lines", ("host",), 25),
+    ("quantised_wire", ("host",), 40),
+    ("which_protocol_wins", ("host", "peer"), 60),
+    ("contention", ("host",), 25),
+    ("staging_saves", ("peer",), 50),
+    ("slab_luck", ("host",), 25),
+    ("graph_turns", ("peer", "host"), 15),
+    ("quantised_wire", ("peer",), 30),
+    ("torn_lines", ("peer",), 25),
+)
+
+
+def scripts(world: int, command_s: float = COMMAND_S) -> list[Step]:
+    """Scripts of microbench/ at `world` ranks, at two the tests of two ranks; each with twice its time."""
+    made = []
+    for name, paths, seconds in SCRIPTS:
+        if name == "staging_saves" and world < 3:
+            continue
+        for path in paths:
+            limit_s = 2.0 * seconds
+            argv = torchrun(world, f"microbench/{name}.py", "--limit-s", f"{limit_s:.0f}")
+            environment = tuple(HOST.items()) if path == "host" else ()
+            share = (limit_s + STARTING_S + ENDING_S) / command_s
+            made.append(Step(name=f"{name}-{path}", argv=argv, share=share, environment=environment))
+    if world == 2:
+        argv = (sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider")
+        made.append(
+            Step(name="two-ranks", argv=(*argv, "tests/gpu/test_two_ranks.py"), share=220 / command_s)
+        )
+    return made
+
+
 def carry_out(out: Path, todo: list[Step], command_s: float) -> int:
     """Run the steps one after another within `command_s`; 1 when any failed, else 0."""
     logs = out / "logs"
@@ -124,7 +159,7 @@ def carry_out(out: Path, todo: list[Step], command_s: float) -> int:
 
 def last_lines(text: str) -> list[str]:
     """The last SHOWN lines of what ranks printed, without what their launcher says about their end."""
-    lines = [line for line in text.splitlines() if not _LAUNCHER.match(line)]
+    lines = [line for line in text.splitlines() if line.strip() and not _LAUNCHER.match(line)]
     for i, line in enumerate(lines):
         frames = list(takewhile(lambda x: x.startswith(" "), lines[i + 1 :]))
         if line.startswith("Traceback") and any("torch/distributed/run.py" in x for x in frames):
@@ -181,7 +216,7 @@ def main(argv: list[str]) -> int:
     """The command. Returns its exit code."""
     split = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(description="measure two to four GPUs of one box; see docs/four-gpus.md")
-    parser.add_argument("what", choices=("sweeps", "steps", "compare", "page"))
+    parser.add_argument("what", choices=("sweeps", "steps", "scripts", "compare", "page"))
     parser.add_argument("out", type=Path, nargs="?", help="folder of the runs")
     parser.add_argument("--worlds", default="4,3,2", help="numbers of ranks, in the sweeps' order")
     parser.add_argument("--seconds", type=float, default=COMMAND_S, help="what the command may take")
@@ -207,6 +242,8 @@ def main(argv: list[str]) -> int:
     worlds = tuple(map(int, given))
     if chosen.what == "steps":
         todo = steps(out, max(worlds), chosen.seconds)
+    elif chosen.what == "scripts":
+        todo = scripts(max(worlds), chosen.seconds)
     else:
         todo = sweeps(out, worlds, tuple(argv[split + 1 :]))
     return carry_out(out, todo, chosen.seconds)

@@ -283,7 +283,8 @@ def test_the_steps_of_four_gpus_are_command_lines_that_the_scripts_take(
         raise Joined
 
     seen = []
-    for step in importlib.import_module("four_gpus").steps(tmp_path, 4, 580.0):
+    tool = importlib.import_module("four_gpus")
+    for step in (*tool.steps(tmp_path, 4, 580.0), *tool.scripts(2, 580.0), *tool.scripts(4, 580.0)):
         at = next((i for i, word in enumerate(step.argv) if word.startswith("microbench/")), None)
         if at is None:
             continue
@@ -294,8 +295,12 @@ def test_the_steps_of_four_gpus_are_command_lines_that_the_scripts_take(
             script.main()
         seen.append(step.name)
     sys.modules.pop("four_gpus")
-    assert seen == ["decode-peer", "decode-host", "fused-peer", "fused-host"]
-    assert limits == [105, 105, 47, 47]  # by hand: a quarter and 15 % of 580 s, less 40
+    assert seen[:4] == ["decode-peer", "decode-host", "fused-peer", "fused-host"]
+    assert limits[:4] == [105, 105, 47, 47]  # by hand: a quarter and 15 % of 580 s, less 40
+    at_two, at_four = seen[4:14], seen[14:]
+    assert set(at_four) - set(at_two) == {"staging_saves-peer"}
+    assert len(at_four) == len(at_two) + 1 == 11
+    assert limits[4] == 50
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
