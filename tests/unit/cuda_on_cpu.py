@@ -216,11 +216,11 @@ class Cuda:
         """The sum in float32 in rank order, rounded once: what every kernel of ours gives."""
         dtype, group = DTYPES[macros["ARF_DTYPE"]], self.here.group
         mine, result = (_tensor(address, args.nbytes, dtype) for address in (args.input, args.output))
-        row = group.shared.slots["kernel"]
-        row[group.rank] = mine.clone()
+        row = group.shared.slots["kernel", tuple(args.slab)]  # groups side by side have slabs of their own
+        row[args.rank] = mine.clone()
         group.barrier()
         parts = 2 if macros["ARF_SHOT"] == 4 else 1  # islands are summed on their own first
-        each = group.world // parts
+        each = macros["ARF_WORLD"] // parts
         sums = [_in_order([t.float() for t in row[p * each : (p + 1) * each]]) for p in range(parts)]
         total = _in_order(sums).to(dtype)
         group.barrier()

@@ -17,8 +17,11 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-core: pip install 'arflo
 pytest.importorskip("torch")
 
 from arfloor.backends import tune
+from arfloor.backends.host import Host
+from arfloor.backends.peer import Peer
+from arfloor.core.cases import Case
 from arfloor.core.plans import flaw, parse
-from arfloor.runtime import timing_gpu
+from arfloor.runtime import timing_gpu, verify
 from tests.unit.cuda_on_cpu import Cuda, forget_streams
 
 GPU = Path(__file__).parents[1] / "gpu"
@@ -124,6 +127,38 @@ def test_the_backend_tunes_itself_at_many_ranks(ranks: Ranks, path: str, world: 
     assert (numel, dtype, wrong) == (512, "bfloat16", 0)
     assert flaw(parse(plan), world, path) == ""  # type: ignore[arg-type]
     assert 0 < max_error <= 1
+
+
+@pytest.mark.parametrize("variant", ["auto", "line128", "rule"])
+@pytest.mark.parametrize("path", ["peer", "host"])
+def test_groups_reduce_side_by_side(ranks: Ranks, path: Any, variant: str) -> None:
+    """Two pairs of four ranks, each its own sum; a plan that is tuned is one for both."""
+    case = Case(
+        backend=path,
+        variant=variant,
+        path=path,
+        devices=tuple(f"cuda:{r}" for r in range(4)),
+        groups=((0, 1), (2, 3)),
+        numel=512,
+        dtype="bfloat16",
+        mode="graph",
+        inplace=False,
+    )
+
+    def reduced(group: Any) -> tuple[str, int, tuple[str, ...]]:
+        op = (Peer() if path == "peer" else Host()).prepare(case, group, 4)
+        check = verify.check_rank(op, case, group.rank, between=group.barrier)
+        plan = op.ran().algorithm
+        op.close()
+        return str(plan), check.wrong, check.digests
+
+    found = ranks.cuda.run(4, reduced)
+    assert len({plan for plan, *_ in found}) == 1
+    assert [wrong for _, wrong, _ in found] == [0] * 4
+    first, second, third, fourth = (digests for *_, digests in found)
+    assert first == second
+    assert third == fourth
+    assert first != third
 
 
 def test_one_ranks_mistake_is_said_on_all(ranks: Ranks) -> None:
