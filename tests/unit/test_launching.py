@@ -41,7 +41,7 @@ def crews(tmp_path: Path) -> Iterator[Crews]:
 @pytest.mark.parametrize(("sleeps", "code"), [(0, 0), (60, -9)])
 def test_what_was_printed_before_the_time_was_over_is_kept(sleeps: int, code: int) -> None:
     text = f"import time; print('one', flush=True); time.sleep({sleeps})"
-    done = ended([sys.executable, "-c", text], 1.0)
+    done = ended([sys.executable, "-c", text], 0.5)
     assert (done.returncode, done.stdout) == (code, "one\n")
     assert ("time being over" in done.stderr) == bool(sleeps)
 
@@ -68,5 +68,5 @@ def test_a_rank_that_raises_or_hangs_is_named_with_what_it_left(crews: Crews) ->
         crews.ask(2, "raises")
     assert crews.ask(2, "say", "on") is not None  # and others are started
     with pytest.raises(CrewLost, match=r"(?s)hangs: rank 0 did not answer within 0 s.*line 13"):
-        crews.ask(2, "hangs", timeout_s=0.3)
+        crews.ask(2, "hangs", timeout_s=0.1)
     assert [a["said"] for a in crews.ask(2, "say", "on")] == [["on"], ["on"]]
