@@ -18,7 +18,7 @@ from arfloor.core.ratios import Answer
 from arfloor.core.reasons import explain
 from arfloor.core.verdict import short_label
 from arfloor.report import phrases
-from arfloor.rundir import Run, adapter
+from arfloor.rundir import Run, adapter, blocks_done
 
 _STYLE = {"faster": "bold green", "slower": "bold red", "same": "dim", "undecided": "magenta"}
 
@@ -124,7 +124,9 @@ def differences(a: Run, b: Run) -> list[str]:
 
 def _name(run: Run) -> str:
     machine = run.manifest.machine
-    return f"{run.manifest.run_id}, {run.manifest.started}, {machine.world}x {machine.device_name}"
+    partial = phrases.partial(len(blocks_done(run)), run.planned)
+    name = f"{run.manifest.run_id}, {run.manifest.started}, {machine.world}x {machine.device_name}"
+    return f"{name}, {partial}" if partial else name
 
 
 def _table(rows: list[ComparedCase]) -> Table:

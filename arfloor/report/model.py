@@ -18,6 +18,7 @@ from arfloor.core.libraries import Library, by_library, tied
 from arfloor.core.pairing import paired_compare
 from arfloor.core.reasons import explain
 from arfloor.core.verdict import Compare, short_label
+from arfloor.report import phrases
 from arfloor.rundir import Run, blocks_done
 
 HEADLINE_NBYTES = 262_144
@@ -109,9 +110,8 @@ class Report:
 
     @property
     def partial(self) -> str:
-        """`partial: 37 of 100 blocks` of a run that was not measured to its end; else empty."""
-        measured, planned = self.blocks
-        return f"partial: {measured} of {planned} blocks" if planned and measured < planned else ""
+        """See `phrases.partial`."""
+        return phrases.partial(*self.blocks)
 
     @property
     def box(self) -> str:

@@ -161,6 +161,11 @@ def count_of(part: int, whole: int | None) -> str:
     return str(part) if whole is None else f"{part} of {whole}"
 
 
+def partial(measured: int, planned: int | None) -> str:
+    """`partial: 37 of 100 blocks` of a run that was not measured to its end; else empty."""
+    return f"partial: {measured} of {planned} blocks" if planned and measured < planned else ""
+
+
 def fit_line(found: Fit) -> str:
     """`14.5 us + bytes / 9.70 GB/s to 512 KiB; then ...; sizes left out are predicted to 0.4 %`."""
     pieces = []

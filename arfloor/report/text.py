@@ -52,7 +52,10 @@ def render(report: Report, *, width: int = 140, color: bool = False) -> str:
 
 def _legend(report: Report) -> str:
     """What the columns of the tables of sizes are."""
-    said = "us: the slowest rank of each replay, then medians, with the 95 % interval; now = default / best"
+    said = (
+        "us: the slowest rank of each replay, then medians, with the 95 % interval; check: err is the "
+        "largest error over the allowed one; now = default / best"
+    )
     if any(row.floor for section in report.sections for row in section.rows):
         said += (
             "; left = best / attainable; attainable: the best known schedule at the rates measured for its "

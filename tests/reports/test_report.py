@@ -8,7 +8,7 @@ import pytest
 from arfloor import report as reporting
 from arfloor import rundir
 from arfloor.core.cases import Estimate
-from arfloor.report import card, model, nccl_tests, phrases, rows, text
+from arfloor.report import card, comparison, model, nccl_tests, phrases, rows, text
 from tests.synthetic import Kind, cpu_world, gpu_world, write_run
 
 SOME = (1024, 65536, 262144, 1048576)
@@ -161,7 +161,8 @@ def test_a_run_that_was_not_measured_to_its_end_says_how_far_it_came_everywhere(
     page = (tmp_path / "report.html").read_text()
     built = model.build(rundir.load(tmp_path))
     assert (partial.capitalize() in page, partial in text.render(built)) == (True, True)
-    for shown in (page, text.render(built)):
+    compared = comparison.to_text(rundir.load(tmp_path), rundir.load(tmp_path), ())
+    for shown in (page, text.render(built), compared):
         assert ("partial" in shown.lower()) == bool(partial)
     for row in json.loads((tmp_path / "report.json").read_text()):
         assert (row["blocks_measured"], row["blocks_planned"]) == (planned and 4, planned)

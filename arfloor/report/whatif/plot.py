@@ -86,7 +86,7 @@ def _times(axes: Axes, answer: Whatif, rows: list[tuple[Stage, float, bool]]) ->
     labels = ["today", *(("+ " if follows else "") + stage.label for stage, _, follows in rows)]
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
-    axes.set_xlabel("time per token of a sequence, ms (bars: saved green, cost red; lines: 95 %)")
+    axes.set_xlabel("time per token of a sequence, ms (bars: saved green, cost orange; lines: 95 %)")
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
