@@ -161,7 +161,7 @@ def _summary(rows: tuple[ComparedCase, ...]) -> str:
     counts = tally(rows)
     order = ("faster", "slower", "same", "undecided")
     told = [f"{counts[answer]} {answer}" for answer in order if counts.get(answer)]
-    told += [f"{n}: {explain(reason)}" for reason, n in sorted(counts.items()) if reason not in order]
+    told += [f"{n} where {explain(reason)}" for reason, n in sorted(counts.items()) if reason not in order]
     unpaired = any(r.caveat == "unpaired" for r in rows)
     weak = " Different runs share no rounds, so nothing is paired: whatever else changed is in B / A."
     return f"B against A: {'; '.join(told) or 'no cases'}.{weak if unpaired else ''}"
@@ -176,9 +176,10 @@ def _not_shown(rows: list[ComparedCase]) -> str:
     middle = f", half of them {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}" if quarter else ""
     widths = sorted(r.ratio.hi / r.ratio.lo for r in rows if r.ratio and r.ratio.lo > 0)
     reach = units.percent(widths[len(widths) // 2] ** 0.5 - 1) if widths else "nothing"
+    of = f" of {len(ratios)} of them" if len(ratios) < len(rows) else ""
     span = f"{ratios[0]:.3f} to {ratios[-1]:.3f}{middle}"
     return (
-        f"Not shown: {len(rows)} cases; B / A is {span}, and the intervals reach {reach} either way "
+        f"Not shown: {len(rows)} cases; B / A{of} is {span}, and the intervals reach {reach} either way "
         "(median). --all lists them."
     )
 

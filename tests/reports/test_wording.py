@@ -60,10 +60,13 @@ def test_whatif_calls_cases_by_what_a_reader_of_the_path_needs_and_explains_its_
 def test_compare_says_what_its_table_leaves_out(tmp_path, run, capsys):
     other = write_run(tmp_path / "b", gpu_world(sizes=SIZES, seed=8))
     shown = said(capsys, "compare", run, other)
-    left_out = re.search(r"Not shown: (\d+) cases; B / A is ([\d.]+) to ([\d.]+), half of them", shown)
+    left_out = re.search(
+        r"Not shown: (\d+) cases; B / A of (\d+) of them is ([\d.]+) to ([\d.]+), half", shown
+    )
     assert left_out
     assert int(left_out[1]) == len(rundir.load(run).results)  # nothing changed between them
-    assert 0.9 < float(left_out[2]) <= float(left_out[3]) < 1.1
+    assert int(left_out[2]) == sum(r.latency is not None for r in rundir.load(run).results)
+    assert 0.9 < float(left_out[3]) <= float(left_out[4]) < 1.1
     everything = said(capsys, "compare", run, other, "--all")
     assert "Not shown" not in everything
     assert "interval meets band" not in everything
