@@ -347,6 +347,8 @@ def doubt(v: Verdict) -> str:
         return (
             f"{now} faster, but two measurements of one case differ by up to {units.ratio(1 + v.band)} here"
         )
+    if not units.known(lo, hi):
+        return f"{now} faster, but the {level} % interval is so wide that it says nothing"
     band = units.percent(BAND, 0)
     return f"{now} faster, but the {level} % interval {interval} meets the +-{band} band of equality"
 

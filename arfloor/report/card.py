@@ -92,7 +92,8 @@ def _answer(v: Verdict) -> str:
         return f"**A gap remains:** nothing measured beats the default, and it is {rest}.{notes}"
     if v.status == "undecided" and v.reason != "interval_meets_floor":
         return f"**Undecided:** the best is {doubt(v)}; measure more launches.{notes}"
-    return f"**{v.status.replace('_', ' ').capitalize()}.** {v.sentence}"
+    heading = "no floor is known" if v.reason == "no_floor" else v.status.replace("_", " ")
+    return f"**{heading.capitalize()}.** {v.sentence}"
 
 
 def _advice(section: Section, found: whys.Why) -> list[str]:

@@ -135,10 +135,10 @@ def _parts(found: whys.Why) -> RenderableType:
     table.add_column("case", overflow="fold")
     for name in ("measured", *found.parts):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("assumed")
+    table.add_column("notes")
     for a in found.apart:
         cells = [units.number(a.gap.measured.value), *(a.us(name) for name in found.parts)]
-        table.add_row(a.label, *cells, a.gap.assumed)
+        table.add_row(a.label, *cells, a.notes)
     return table
 
 

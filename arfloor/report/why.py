@@ -33,6 +33,12 @@ class Apart:
     def label(self) -> str:
         return phrases.label(self.result.case)
 
+    @property
+    def notes(self) -> str:
+        """What was assumed, and that the parts are more than the whole where they are."""
+        claimed = "the parts claim more than was measured" if self.gap.unexplained.value < 0 else ""
+        return "; ".join(note for note in (claimed, self.gap.assumed) if note)
+
     def us(self, name: str) -> str:
         """One part in us; empty where it has none. `unexplained` has its interval."""
         for t in self.gap.terms:

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from arfloor.core import units
+
 # without a terminal: a line at most so often, so that a log stays readable
 LINE_EVERY_S = 5.0
 
@@ -38,7 +40,7 @@ class Show:
     def block(self, data: dict[str, Any]) -> None:
         """A block is written: advance, and say what its cases took."""
         self._done += 1
-        text = f"{data['block'].rpartition(':')[0]}: {summary(data['summary'])}; {self._left()}"
+        text = f"{named(data['block'])}: {summary(data['summary'])}; {self._left()}"
         if self._bar is not None:
             self._bar.update(self._task, advance=1, description=text)
             self._bar.refresh()
@@ -58,8 +60,8 @@ class Show:
         spent = time.monotonic() - self._begin
         left = spent / self._done * (self._blocks - self._done)
         # the first blocks carry the start-up; the plan's estimate is better then
-        if self._done < 4:
-            left = max(0.0, self._estimate_s - spent)
+        if self._done < 4 and spent < self._estimate_s:
+            left = self._estimate_s - spent
         return f"{left:.0f} s left"
 
     def close(self) -> None:
@@ -69,9 +71,17 @@ class Show:
         sys.stderr.flush()
 
 
+def named(block_id: str) -> str:
+    """`cpu 256 KiB float32` of a block's id."""
+    path, nbytes, dtype = block_id.split(":")[:3]
+    return f"{path} {units.size(int(nbytes))} {dtype}"
+
+
 def summary(rows: list[list[Any]]) -> str:
-    """Fastest first: `gloo 407.1 us, mpi 75.2 us`; a case without latency shows its reason."""
+    """Fastest first: `mpi 75.2 us, gloo 407 us`; a case without latency shows its reason."""
     timed = sorted((r for r in rows if r[2] is not None), key=lambda r: r[2])
-    shown = [f"{label} {us:.4g} us" for label, _, us, _ in timed]
-    shown += [f"{label} {reason or status}" for label, status, us, reason in rows if us is None]
+    shown = [f"{label} {units.us(us)}" for label, _, us, _ in timed]
+    shown += [
+        f"{label} {(reason or status).replace('_', ' ')}" for label, status, us, reason in rows if us is None
+    ]
     return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

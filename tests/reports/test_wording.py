@@ -11,8 +11,9 @@ from arfloor import rundir
 from arfloor.cli import main
 from arfloor.core import units
 from arfloor.core.cases import Estimate
-from arfloor.report import card, model, text
-from tests.synthetic import gpu_world, write_run
+from arfloor.report import card, html, model, text
+from arfloor.runtime import show
+from tests.synthetic import about, cpu_world, gpu_world, write_run
 
 SIZES = (8192, 65536, 262144, 1048576)
 WHATIF = ("whatif", "--model", "Llama-3.3-70B", "--tp", "2", "--tok-s", "1:40,32:800", "--apply", "overlap")
@@ -84,6 +85,35 @@ def test_the_text_explains_its_columns_and_leaves_no_gaps(run):
 def test_the_card_sets_the_gain_apart_from_what_gives_it(run):
     shown = card.render(model.build(rundir.load(run)))
     assert re.search(r"`arfloor.allreduce.AllReduce` \([^)]*\): [\d.]+x", shown)
+
+
+def test_parts_that_claim_more_than_was_measured_are_named(tmp_path):
+    world = cpu_world(sizes=(65536,))
+    slow = tuple(
+        replace(p, estimate=about(0.05, unit="GB/s")) for p in world.primitives if p.kind == "stream"
+    )
+    probes = (*slow, *(p for p in world.primitives if p.kind != "stream"))
+    built = model.build(rundir.load(write_run(tmp_path, replace(world, primitives=probes))))
+    for shown in (text.render(built), html.render(built)):
+        assert "the parts claim more than was measured" in " ".join(shown.split())
+
+
+def test_a_card_without_a_floor_says_so_first(tmp_path):
+    world = replace(cpu_world(sizes=(65536,)), primitives=())
+    only = replace(world, kinds=world.kinds[:1])
+    assert "**No floor is known.** At 64 KiB" in card.render(
+        model.build(rundir.load(write_run(tmp_path, only)))
+    )
+
+
+def test_progress_names_blocks_and_latencies_as_reports_do():
+    assert show.named("cpu:262144:float32:1a2b3c4d") == "cpu 256 KiB float32"
+    rows = [
+        ["gloo", "ok", 407.13, None],
+        ["mpi", "ok", 75.21, None],
+        ["side", "failed", None, "prepare_failed"],
+    ]
+    assert show.summary(rows) == "mpi 75.2 us, gloo 407 us, side prepare failed"
 
 
 def test_a_prediction_is_titled_in_one_line(capsys):

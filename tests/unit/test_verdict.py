@@ -151,17 +151,18 @@ def test_an_answer_against_the_medians_stays_open():
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "ends", "told"),
     [
-        ("interval_meets_band", "99 % interval [0.90, 3.00] meets the +-2 % band"),
-        ("aa_spread", "by up to 1.05x"),
+        ("interval_meets_band", (0.9, 3.0), "99 % interval [0.90, 3.00] meets the +-2 % band"),
+        ("interval_meets_band", (0.001, 12665.0), "99 % interval is so wide that it says nothing"),
+        ("aa_spread", (0.9, 3.0), "by up to 1.05x"),
     ],
 )
-def test_what_leaves_it_open_is_told_with_the_interval_that_decided(reason, told):
+def test_what_leaves_it_open_is_told_with_the_interval_that_decided(reason, ends, told):
     def wide(default, candidate):
         ratio = compare_unpaired(default, candidate).ratio
         return Comparison(
-            answer="undecided", ratio=ratio, pairing="round", reason=reason, decided_on=(0.9, 3.0), band=0.05
+            answer="undecided", ratio=ratio, pairing="round", reason=reason, decided_on=ends, band=0.05
         )
 
     verdict = judge((result(20), tuned(15)), floor_at(10), wide)
