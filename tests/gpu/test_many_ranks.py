@@ -85,7 +85,7 @@ def test_the_backend_tunes_itself_and_is_right(crews: Any, path: str, world: int
 def test_a_killed_rank_ends_the_others_operation_within_five_seconds(
     crews: Any, path: str, plan: str, world: int
 ) -> None:
-    answers = crews.ask(world, "dead", path, plan, lost=(1,))
+    answers = crews.ask(world, "dead", path, plan, timeout_s=30, lost=(1,))
     for rank in (r for r in range(world) if r != 1):
         assert answers[rank]["took_s"] < 5
         assert "rank 1 did not arrive" in answers[rank]["sentence"]

@@ -68,7 +68,7 @@ def test_one_ranks_mistake_is_everyones_error(crews: Any) -> None:
 def test_a_killed_rank_ends_the_others_operation_within_five_seconds(
     crews: Any, path: str, plan: str
 ) -> None:
-    answer, _ = crews.ask(2, "dead", path, plan, lost=(1,))
+    answer, _ = crews.ask(2, "dead", path, plan, timeout_s=30, lost=(1,))
     assert answer["took_s"] < 5
     assert "rank 1 did not arrive" in answer["sentence"]
     assert answer["poisoned"]
