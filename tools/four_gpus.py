@@ -186,7 +186,8 @@ def run(step: Step, log: Path, limit_s: float) -> int | str:
         finally:  # what it left behind would disturb the next
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver may not even die
+                process.wait(timeout=5)
     return code if code == 0 else f"failed with {code}"
 
 

@@ -157,7 +157,9 @@ class Crew:
         self.alive = False
         for process in self._ranks:
             process.kill()
-            process.wait()
+        for process in self._ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver may not even die
+                process.wait(10)
 
     def close(self) -> None:
         """End the processes; idempotent."""
