@@ -133,8 +133,9 @@ def _sentences(
         if g.slowdown.hi < 1.05:
             said.append(f"{names} reducing at once do not disturb each other.")
         else:
+            how = "slow each other down" if g.slowdown.value >= 1.05 else "may slow each other down:"
             said.append(
-                f"{names} reducing at the same moment slow each other down {units.ratio(g.slowdown.value)} "
+                f"{names} reducing at the same moment {how} {units.ratio(g.slowdown.value)} "
                 f"[{g.slowdown.lo:.2f}, {g.slowdown.hi:.2f}]."
             )
     if assumed:

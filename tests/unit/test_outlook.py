@@ -59,6 +59,12 @@ def test_which_four_and_what_two_groups_do(switches):
     assert "slow each other down" in said
 
 
+def test_groups_that_slow_each_other_at_the_slow_end_only_may_do_so():
+    said = " ".join(outlook(io.find("rtx-4090-x4-no-p2p").rig, world=2, sizes=SIZES).sentences)
+    assert "may slow each other down: 1.00x [1.00, " in said
+    assert "moment slow each other" not in said
+
+
 def test_nccl_stands_beside_the_floor(switches):
     sentence = next(s for s in switches.sentences if s.startswith("NCCL"))
     assert switches.headline.nccl_choice in sentence

@@ -273,6 +273,12 @@ def test_verdicts(latencies):
     assert decide(free_of(low, 1), [floor], 0.02).decision == "pursue"
     assert decide(free_of(low, 1), [switch], 0.5).decision == "accept_the_floor"
     assert decide(free_of(low, 1), [switch], 0.07).decision == "undecided"
+    none = decide(free_of(low, 1), [switch], 0.095)
+    assert none.decision == "undecided"
+    assert none.sentence.startswith(
+        f"undecided: no change that was asked about gives 9.5 %, the most: {switch.label} "
+    )
+    assert "reduces that cost nothing would give +" in none.sentence
     faster_rest = run_scenario(low, 1, parse("rest:2", low))[0]
     assert decide(free_of(low, 1), [faster_rest], 0.02).decision == "undecided"
 

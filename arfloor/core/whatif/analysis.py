@@ -195,8 +195,10 @@ def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdi
     sure = [s for s in scenarios if s.gain.estimate.lo > worth]
     if sure:
         return _sure(sure)
-    possible = [s for s in scenarios if s.gain.estimate.hi > worth] or [free]
-    widest = max(possible, key=lambda s: s.gain.estimate.hi)
+    possible = [s for s in scenarios if s.gain.estimate.hi > worth]
+    if scenarios and not possible:
+        return _none_does(free, scenarios, worth)
+    widest = max(possible or [free], key=lambda s: s.gain.estimate.hi)
     blame = widest.gain.budget[0].input.name if widest.gain.budget else "nothing measured"
     number = f"{widest.label} may give {units.gain(widest.gain.estimate)}"
     return Verdict(
@@ -204,6 +206,16 @@ def decide(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdi
         sentence=f"undecided: {number}; the number to pin down is: {blame}",
         decided_by=blame,
     )
+
+
+def _none_does(free: Scenario, scenarios: Sequence[Scenario], worth: float) -> Verdict:
+    best = max(scenarios, key=lambda s: s.gain.estimate.hi)
+    number = f"{best.label} gives {units.gain(best.gain.estimate)}"
+    sentence = (
+        f"undecided: no change that was asked about gives {worth * 100:g} %, the most: {number}; reduces "
+        f"that cost nothing would give {units.gain(free.gain.estimate)}, so ask about others"
+    )
+    return Verdict(decision="undecided", sentence=sentence, decided_by=number)
 
 
 def _sure(sure: Sequence[Scenario]) -> Verdict:

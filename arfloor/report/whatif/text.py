@@ -121,7 +121,7 @@ def _verdict(answer: Whatif) -> list[str]:
     first = find_out_first(answer.analysis.partition)
     lines += textwrap.wrap(first, 112) if first else []
     widest = _widest(answer.analysis.scenarios)
-    return lines + ([widest] if widest else [])
+    return lines + (textwrap.wrap(widest, 112) if widest else [])
 
 
 def find_out_first(parts: Partition) -> str:
