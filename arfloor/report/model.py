@@ -69,6 +69,11 @@ class Section:
         islands = f" in {len(self.groups)} groups at once" if len(self.groups) > 1 else ""
         return f"{self.name}, {self.world} ranks{islands}, {self.dtype}, {self.mode}"
 
+    @property
+    def checked(self) -> bool:
+        """Whether any size's best was checked; what others published was not."""
+        return any(row.verdict.best is not None and row.verdict.best.check for row in self.rows)
+
     def nearest(self, nbytes: int) -> Row:
         """The row whose size is nearest on a log scale, among rows with a measured best if there are any."""
         rows = [r for r in self.rows if r.verdict.best is not None] or list(self.rows)

@@ -52,16 +52,19 @@ def render(report: Report, *, width: int = 140, color: bool = False) -> str:
 
 def _legend(report: Report) -> str:
     """What the columns of the tables of sizes are."""
-    said = (
-        "us: the slowest rank of each replay, then medians, with the 95 % interval; check: err is the "
-        "largest error over the allowed one; now = default / best"
-    )
+    said = ["us with the 95 % interval"]
+    if report.origin == "measured":
+        said = ["us: the slowest rank of each replay, then medians, with the 95 % interval"]
+    if any(section.checked for section in report.sections):
+        said.append("check: err is the largest error over the allowed one")
+    said.append("now = default / best")
     if any(row.floor for section in report.sections for row in section.rows):
-        said += (
-            "; left = best / attainable; attainable: the best known schedule at the rates measured for its "
-            "traffic; bound: no software can be faster"
-        )
-    return said + "."
+        said += [
+            "left = best / attainable",
+            "attainable: the best known schedule at the links' rates",
+            "bound: no software can be faster",
+        ]
+    return f"{'; '.join(said)}."
 
 
 def _heading(report: Report) -> RenderableType:
@@ -82,6 +85,7 @@ def _fitting(section: Section, console: Console) -> Table:
     tables = [
         _sizes(section, intervals=intervals, checks=checks)
         for intervals, checks in ((True, True), (True, False), (False, True), (False, False))
+        if section.checked or not checks
     ]
     unlimited = console.options.update_width(10_000)
     fits = (t for t in tables if Measurement.get(console, unlimited, t).minimum <= console.width)
@@ -104,7 +108,8 @@ def _sizes(section: Section, *, intervals: bool, checks: bool) -> Table:
     for column in table.columns:
         if column.no_wrap:  # rich takes a cell's longest word for its least width
             column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
-    left_out = " and ".join(w for w, kept in (("intervals", intervals), ("checks", checks)) if not kept)
+    columns = (("intervals", intervals), ("checks", checks or not section.checked))
+    left_out = " and ".join(name for name, kept in columns if not kept)
     if left_out:
         table.caption = f"{left_out} need a wider terminal; --format html has them"
         table.caption_justify = "left"

@@ -82,6 +82,19 @@ def test_the_text_explains_its_columns_and_leaves_no_gaps(run):
     assert "left = best" not in without
 
 
+def test_a_column_of_checks_needs_checks(tmp_path):
+    run = rundir.load(write_run(tmp_path, gpu_world(sizes=SIZES)))
+    unchecked = replace(run, results=tuple(replace(r, check=None) for r in run.results))
+    for loaded, there in ((run, True), (unchecked, False)):
+        built = model.build(loaded)
+        shown = text.render(built)
+        assert (" check " in shown, "check: err is" in shown) == (there, there)
+        assert "need a wider terminal" not in shown
+        by_size = html.render(built).partition("By size")[2].partition("</table>")[0]
+        assert ("<th>check</th>" in by_size) == there
+        assert len(re.findall("<th[ >]", by_size)) * len(SIZES) == by_size.count("<td")
+
+
 def test_the_card_sets_the_gain_apart_from_what_gives_it(run):
     shown = card.render(model.build(rundir.load(run)))
     assert re.search(r"`arfloor.allreduce.AllReduce` \([^)]*\): [\d.]+x", shown)
