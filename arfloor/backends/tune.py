@@ -218,19 +218,19 @@ class _Bench:
             spin_s=1.0,
         )
         numel = self._nbytes // ITEMSIZE[self._dtype]
-        try:
-            slots: _Slots = jointly(
+        try:  # together: a rank that raised alone would leave the others waiting
+            slots: _Slots | None = jointly(
                 self._whole,
                 f"buffers for {plan.name}",
                 lambda: _Slots(reducer, self._group, self._device, self._dtype, numel),
             )
+            right = self._right(plan.name, slots)
         except OursError:
             reducer.close()
             raise
-        if not all(self._whole.all_gather(slots.right())):
+        if not right:
             reducer.close()
-            self._ready[plan.name] = None
-            return
+            slots = None
         self._ready[plan.name] = slots
 
     def _chains(self, plans: Sequence[Plan], apart: bool) -> dict[str, tuple[Chain, Chain]]:
@@ -286,7 +286,6 @@ class _Bench:
         for plan in plans:
             if plan.name not in self._ready:
                 self._prepare(plan)
-        # together: a rank that raised alone would leave the others waiting for its times
         chains = jointly(self._whole, "graphs of plans", lambda: self._chains(plans, apart))
         mine = jointly(self._whole, "times of plans", lambda: self._replayed(chains, replays))
         for pair in chains.values():
@@ -298,8 +297,11 @@ class _Bench:
 
     def verified(self, plan: Plan) -> bool:
         """Whether a plan, after all that timing, still gives right results on every rank."""
-        slots = self._ready[plan.name]
-        return all(self._whole.all_gather(slots is not None and slots.right()))
+        return self._right(plan.name, self._ready[plan.name])
+
+    def _right(self, name: str, slots: _Slots | None) -> bool:
+        mine = jointly(self._whole, f"a sum by {name}", lambda: slots is not None and slots.right())
+        return all(self._whole.all_gather(mine))
 
     def close(self) -> None:
         for slots in self._ready.values():

@@ -36,8 +36,8 @@ _BURST_BYTES, _BURST = 1 << 20, (4, 16)
 # on a machine busy with other things every message may cost a time slice: a few repetitions must do
 _REPEATS = (5, 200)
 _CHUNK = 10
-# all probing, and each probe, ends after this many of its budgets with what it has
-PATIENCE = 4.0
+# all probing ends after this many budgets with what it has, and so does a probe after as many of its share
+PATIENCE, PROBE_PATIENCE = 4.0, 4.0
 # what `Again` repeats: sizes that a cache holds, where single repetitions are fastest
 _AGAIN_SIZES = (65536, 262144)
 _AGAIN_S = 0.02
@@ -340,7 +340,7 @@ class Probe:
                 once()
                 taken.append((clock() - begin) / 1e3)
             # two repetitions cannot tell how slow the others will be on a machine that others use too
-            if self._group.broadcast((clock() - began) / 1e9 > PATIENCE * self._share_s):
+            if self._group.broadcast((clock() - began) / 1e9 > PROBE_PATIENCE * self._share_s):
                 break
         gathered: list[list[float]] = self._group.all_gather(taken)
         return gathered

@@ -193,6 +193,21 @@ def test_groups_that_reduce_at_the_same_time_choose_one_plan_together(world: Wor
     assert world.open == 0
 
 
+def test_a_rank_whose_check_raises_is_heard_of_by_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = tune._Slots.right
+
+    def fails(slots: Any) -> bool:
+        if slots.reducer.rank == 1:
+            raise RuntimeError("illegal address")
+        return right(slots)
+
+    monkeypatch.setattr(tune._Slots, "right", fails)
+    for answer in both_ranks():
+        assert isinstance(answer, OursError)
+        assert "rank 1: RuntimeError: illegal address" in str(answer)
+    assert world.open == 0
+
+
 @pytest.mark.parametrize("where", ["graphs", "times"])
 def test_a_rank_that_raises_alone_is_heard_of_by_all(
     world: World, monkeypatch: pytest.MonkeyPatch, where: str
