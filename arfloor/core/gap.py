@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from arfloor.core import units
 from arfloor.core.cases import Case, Estimate, Path, Primitive, Result, record
@@ -44,6 +45,14 @@ class Gap:
         """All parts with the unexplained one last."""
         rest = Term(name="unexplained", us=self.unexplained, source="measured less the parts above")
         return (*self.parts, rest)
+
+    @property
+    def claimed(self) -> Estimate | None:
+        """By how much the parts surely claim more than was measured, us; None where they may not."""
+        rest = self.unexplained
+        if rest.hi >= 0:
+            return None
+        return replace(rest, value=-rest.value, lo=-rest.hi, hi=-rest.lo)
 
 
 def why_gap(
@@ -95,13 +104,13 @@ def why_gap(
 def schedule_of(result: Result) -> tuple[Schedule, str]:
     """The schedule that ran, and what had to be assumed for want of a word about it.
 
-    NCCL's ring and tree, and this project's shapes, are known by their names; NCCL's tree within one
-    box is a chain up and down.
+    NCCL's ring and tree, and this project's shapes, are known by their names, an implementation without
+    variants by its own (`pcie_oneshot`); NCCL's tree within one box is a chain up and down.
     """
     case = result.case
     said = (result.ran.algorithm if result.ran else None) or ""
     name = said.lower() or case.variant.lower()
-    wanted = _shape(name)
+    wanted = _shape(name) or _shape(case.backend.lower())
     if wanted is None:
         ring = case.backend.startswith(("nccl", "rccl"))
         wanted = "ring" if ring else "two-shot"

@@ -35,16 +35,25 @@ class Apart:
 
     @property
     def notes(self) -> str:
-        """What was assumed, and that the parts are more than the whole where they are."""
-        claimed = "the parts claim more than was measured" if self.gap.unexplained.value < 0 else ""
-        return "; ".join(note for note in (claimed, self.gap.assumed) if note)
+        """What was assumed, and in words by how much the parts are more than the whole where they are."""
+        return "; ".join(note for note in (self._claim, self.gap.assumed) if note)
+
+    @property
+    def _claim(self) -> str:
+        over, rest = self.gap.claimed, self.gap.unexplained
+        if over is not None:
+            more = f"{units.us(over.value)} [{units.number(over.lo)}, {units.number(over.hi)}] more"
+            return f"the parts claim {more} than was measured: a probe was slow, or something else ran"
+        return "what is unexplained may be nothing" if rest.value < 0 else ""
 
     def us(self, name: str) -> str:
-        """One part in us; empty where it has none. `unexplained` has its interval."""
+        """One part in us; empty where it has none. `unexplained` has its interval, or is none in words."""
         for t in self.gap.terms:
             if t.name == name:
                 if name != "unexplained":
                     return units.number(t.us.value)
+                if self.gap.claimed is not None:
+                    return "none"
                 return f"{units.number(t.us.value)} [{units.number(t.us.lo)}, {units.number(t.us.hi)}]"
         return ""
 
@@ -113,10 +122,9 @@ def sum_of_parts(apart: Apart) -> str:
     what = {
         "protocol": ran.protocol if ran and ran.protocol else "",
         "channels": next((t.source for t in apart.gap.parts if t.name == "channels"), ""),
-        "unexplained": "the parts claim too much" if apart.gap.unexplained.value < 0 else "",
     }
-    text = f"{units.us(apart.gap.measured.value)} ="
     what["channels"] = what["channels"].replace(" channels", "")
+    text = f"{units.us(apart.gap.measured.value)} ="
     for number, t in enumerate(t for t in apart.gap.terms if abs(t.us.value) >= 0.0005):
         sign = "-" if t.us.value < 0 else "+" if number else ""
         note = f" ({what[t.name]})" if what.get(t.name) else ""

@@ -97,9 +97,14 @@ def test_parts_that_claim_too_much_are_said_to(tmp_path):
     )
     found = built(tmp_path, replace(world, kinds=kinds))
     default = why(found.sections[1], found.primitives).default
-    assert default.gap.unexplained.value < 0
-    assert "- " in sum_of_parts(default)
-    assert "the parts claim too much" in sum_of_parts(default)
+    assert default.gap.unexplained.hi < 0
+    assert "The default's" not in card.render(found).partition("**host/pcie")[2]
+    assert default.us("unexplained") == "none"
+    assert re.match(r"the parts claim [\d.]+ us \[[\d.]+, [\d.]+\] more than was measured", default.notes)
+    # only where the whole interval says so
+    unsure = replace(default.gap, unexplained=replace(default.gap.unexplained, hi=0.1))
+    assert replace(default, gap=unsure).us("unexplained").startswith("-")
+    assert "may be nothing" in replace(default, gap=unsure).notes
 
 
 def test_without_probes_or_default_there_are_no_parts_and_the_report_holds(tmp_path):

@@ -85,6 +85,8 @@ def test_what_nothing_says_is_assumed_and_said_so():
         ran = Ran(algorithm=name, protocol="packet")
         schedule, assumed = schedule_of(result(5.0, ran, backend="mscclpp", variant="packet"))
         assert (schedule.name, assumed) == (shape, "")
+    schedule, assumed = schedule_of(result(28.7, backend="pcie_oneshot"))  # its name is all that is known
+    assert (schedule.name, assumed) == ("one-shot", "")
     four = replace(result(1.0).case, devices=tuple(f"cuda:{i}" for i in range(4)))
     tree, _ = schedule_of(replace(result(1.0), case=four, ran=Ran(algorithm="TREE")))
     assert (tree.rounds, tree.out_bytes) == (6, 2 * 262144)
