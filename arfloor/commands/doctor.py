@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from arfloor.commands.options import Input
 from arfloor.core.box import Box
 from arfloor.core.errors import InputError
 
 
 def command(
     *,
-    from_: Annotated[Path | None, Parameter(name="--from")] = None,
+    from_: Annotated[Input | None, Parameter(name="--from")] = None,
     format: Literal["text", "json"] = "text",
     write: Path | None = None,
     svg: Path | None = None,
@@ -70,12 +71,15 @@ def _this_machine(probe: bool) -> Box:
 
 
 def _described(file: Path) -> tuple[Box, tuple[str, ...]]:
+    from arfloor.commands.reading import read_text
     from arfloor.ingest.boxes import read_box
-    from arfloor.ingest.outside import MAX_BYTES, decode, read_bounded
+    from arfloor.ingest.outside import IngestError
 
-    text = decode(sys.stdin.buffer.read(MAX_BYTES + 1)) if str(file) == "-" else read_bounded(file)
-    box, warned = read_box(text)
-    name = "standard input" if str(file) == "-" else file.name
+    text, name = read_text(file)
+    try:
+        box, warned = read_box(text)
+    except IngestError as error:
+        raise InputError(f"{name}: {error}") from error
     return box, tuple(f"{name}, {w}" for w in warned)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from arfloor.commands.options import Whole
+from arfloor.commands.options import Input, Whole
 
 if TYPE_CHECKING:
     from arfloor.ingest.imported import Imported
@@ -18,7 +18,7 @@ Format = Literal["nccl-tests", "nvbandwidth", "aiconfigurator"]
 
 
 def command(
-    file: Path,
+    file: Input,
     /,
     *,
     out: Path,
@@ -44,19 +44,18 @@ def command(
     link
         What joins the GPUs, where the format does not say.
     """
+    from arfloor.commands.reading import read_text
     from arfloor.ingest.imported import Hints, write_run
     from arfloor.ingest.nccl_tests_text import MAX_WORLD
-    from arfloor.ingest.outside import MAX_BYTES, IngestError, decode, read_bounded
+    from arfloor.ingest.outside import IngestError
     from arfloor.ingest.runs import read_run
 
     if world is not None and not 2 <= world <= MAX_WORLD:
         raise IngestError(f"--world {world}: expected the number of ranks, 2 to {MAX_WORLD}")
-    standard = str(file) == "-"
-    text = decode(sys.stdin.buffer.read(MAX_BYTES + 1)) if standard else read_bounded(file)
+    text, name = read_text(file)
     imported = read_run(text, Hints(path=path, world=world, link=link), format)
-    name = "standard input" if standard else file.name
     try:
-        count = write_run(imported, out, source=name, started=_written(file, standard))
+        count = write_run(imported, out, source=name, started=_written(file))
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise IngestError(
@@ -75,7 +74,8 @@ def _tell(imported: Imported, name: str, count: int, out: Path) -> None:
     print(f"wrote {count} records ({kinds} of {imported.tool}) to {out}; see: arfloor report {out}")
 
 
-def _written(file: Path, standard: bool) -> str:
+def _written(file: Path) -> str:
     """When the file was last written: the nearest thing to when it was measured."""
+    standard = str(file) == "-"
     moment = datetime.now(UTC) if standard else datetime.fromtimestamp(file.stat().st_mtime, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -19,3 +20,15 @@ def _whole(kind: object, tokens: Sequence[Token]) -> Any:
 
 Whole = Annotated[int, Parameter(converter=_whole)]
 """A whole number; a fraction is refused, not rounded."""
+
+
+def _input(kind: object, tokens: Sequence[Token]) -> Any:
+    # a mistyped option must not become the name of a file
+    text = tokens[0].value
+    if text.startswith("-") and text != "-":
+        raise ValueError(f"expected a file, or `-` for standard input, found {text!r}")
+    return Path(text)
+
+
+Input = Annotated[Path, Parameter(converter=_input, allow_leading_hyphen=True)]
+"""A file to read; `-` is standard input."""

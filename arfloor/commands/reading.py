@@ -1,4 +1,4 @@
-"""Runs as the commands read them: what was left out of one is said on standard error."""
+"""Runs and outside files as the commands read them: what was left out of a run is said on standard error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from arfloor.ingest.outside import MAX_BYTES, IngestError, decode, read_bounded
 from arfloor.rundir import Run, load
 
 
@@ -20,3 +21,12 @@ def warn(source: object, warnings: Iterable[str]) -> None:
     """Print what was left out of a source."""
     for warning in warnings:
         print(f"{source}: warning: {warning}", file=sys.stderr)
+
+
+def read_text(file: Path) -> tuple[str, str]:
+    """The text of a file (`-`: standard input), and what to call it. Raises IngestError."""
+    if str(file) != "-":
+        return read_bounded(file), file.name
+    if sys.stdin is None:  # `<&-`
+        raise IngestError("expected an open standard input, found it closed; name a file")
+    return decode(sys.stdin.buffer.read(MAX_BYTES + 1)), "standard input"

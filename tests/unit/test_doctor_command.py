@@ -1,6 +1,9 @@
 """`arfloor doctor`: the command, its text, its drawing and the topology it writes."""
 
+import io
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -81,6 +84,40 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, capsys):
     status, _, err = run(capsys, "--from", tmp_path / "missing")
     assert status == 2
     assert "cannot be read" in err
+
+
+def piped(monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_standard_input_as_the_documentation_writes_it():
+    command = [sys.executable, "-m", "arfloor", "doctor", "--from", "-"]
+    done = subprocess.run(command, input=MATRIX, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nvidia-smi topo" in done.stdout
+
+
+@pytest.mark.parametrize("spelled", [("--from", "-"), ("--from=-",)])
+def test_standard_input_in_either_spelling_among_other_options(spelled, monkeypatch, capsys, tmp_path):
+    piped(monkeypatch, MATRIX)
+    status, out, _ = run(capsys, *spelled, "--format", "json", "--svg", tmp_path / "box.svg")
+    assert status == 0
+    assert len(json.loads(out)["box"]["gpus"]) == 4
+
+
+def test_an_option_is_not_taken_for_the_file_to_read(capsys, tmp_path):
+    status, _, err = run(capsys, "--from", "--write", tmp_path)
+    assert status == 2
+    assert "found '--write'" in err
+
+
+def test_what_cannot_be_read_is_named(monkeypatch, capsys, tmp_path):
+    (tmp_path / "topo.txt").write_text("hello\n")
+    assert "topo.txt: not `nvidia-smi topo`" in run(capsys, "--from", tmp_path / "topo.txt")[2]
+    piped(monkeypatch, "")
+    assert "standard input: expected `nvidia-smi topo`" in run(capsys, "--from", "-")[2]
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input, found it closed" in run(capsys, "--from", "-")[2]
 
 
 def test_warnings_name_the_file_and_the_line(tmp_path, capsys):

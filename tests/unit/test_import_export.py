@@ -1,6 +1,8 @@
 """Other tools' measurements into run directories, and runs out in their shapes."""
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -270,3 +272,9 @@ def test_export_in_nccl_tests_shape_reads_back(tmp_path, capsys):
     main(["export", str(out), "--format", "nccl-tests"])
     again = read(capsys.readouterr().out, world=4)
     assert sorted(t for t in told(again) if t[-1]) == sorted(t for t in EXPECTED if t[-1])
+
+
+def test_standard_input_is_imported(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(table().encode())))
+    assert main(["import", "-", "--out", str(tmp_path / "theirs")]) == 0
+    assert len(load(tmp_path / "theirs").results) == len(EXPECTED)
