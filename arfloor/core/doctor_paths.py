@@ -61,12 +61,15 @@ def _reported(box: Box) -> Iterator[Finding]:
             level="ok",
             subject="P2P",
             says=f"the driver reports peer access for every pair, over {way}",
-            evidence=f"driver status OK (read{_and_write(known)}) for {len(known)} directed pairs",
+            evidence=f"driver status OK ({_asked(known)}) for {len(known)} directed pairs",
         )
 
 
-def _and_write(pairs: list[Pair]) -> str:
-    return " and write" if all(p.write == "OK" for p in pairs) else ""
+def _asked(pairs: list[Pair]) -> str:
+    told = sum(p.write is not None for p in pairs)
+    if told == len(pairs):
+        return "read and write"
+    return "read; writes were not asked" if not told else f"read; write for {told} of them"
 
 
 def _atomics(box: Box) -> Iterator[Finding]:

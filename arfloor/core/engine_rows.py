@@ -13,6 +13,7 @@ from arfloor.core.gates import (
     TORCH_MULTICAST,
     Gate,
     nccl_p2p_level,
+    nccl_p2p_remedy,
     not_off,
     worlds,
 )
@@ -44,6 +45,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
             Gate(
                 holds=nccl_p2p_level,
                 needs="GPUs no farther than NCCL_P2P_LEVEL (PXB by default; SYS for two GPUs on AMD)",
+                remedy=nccl_p2p_remedy,
             ),
         ),
         then=_NCCL,

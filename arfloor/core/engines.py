@@ -22,7 +22,8 @@ class EngineUse:
     """Whether `implementation` of `engine` runs for the first `world` GPUs of a box.
 
     `gate` is the condition that decided (refused, or unknown for want of a fact); `then` is what runs
-    instead, `enable` how to turn it on when usable.
+    instead; `enable` is how to turn it on when usable, else the setting that gets past the gate, where there
+    is one.
     """
 
     engine: str
@@ -98,14 +99,16 @@ def _box_of(machine: Machine, world: int) -> Box:
 
 def _use(implementation: Implementation, view: View) -> EngineUse:
     outcome: Outcome = "usable"
-    gate = ""
+    gate = enable = ""
     for candidate in implementation.gates:
         held = candidate.holds(view)
         if held is False:
             outcome, gate = "refused", f"needs {candidate.needs}"
+            enable = candidate.remedy(view)
             break
         if held is None and outcome == "usable":
             outcome, gate = "unknown", f"needs {candidate.needs}, which is not known here"
+            enable = candidate.remedy(view)
     return EngineUse(
         engine=implementation.engine,
         implementation=implementation.name,
@@ -113,6 +116,6 @@ def _use(implementation: Implementation, view: View) -> EngineUse:
         outcome=outcome,
         gate=gate,
         then=implementation.then if outcome == "refused" else "",
-        enable=implementation.enable if outcome == "usable" else "",
+        enable=implementation.enable if outcome == "usable" else enable,
         source=implementation.source,
     )

@@ -70,12 +70,14 @@ def _ok(status: str | None) -> bool | None:
 class Gate:
     """A condition on a box, and in words what it `needs`; None from `holds`: the box does not know.
 
-    `code` is the reason (`arfloor.core.reasons`) of a case that it refuses.
+    `code` is the reason (`arfloor.core.reasons`) of a case that it refuses; `remedy` says what a user can set
+    where it does not hold, or nothing.
     """
 
     holds: Callable[[View], bool | None]
     needs: str
     code: str = "prepare_failed"
+    remedy: Callable[[View], str] = lambda view: ""
 
 
 def worlds(*allowed: int) -> Gate:
@@ -117,12 +119,16 @@ _NCCL_OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
 
 
 def nccl_p2p_level(view: View) -> bool | None:
-    """Whether NCCL's default (PXB; SYS for at most two GPUs under an AMD CPU) lets every pair use P2P."""
+    """Whether NCCL's default (PXB; SYS for at most two GPUs under an AMD CPU) lets every pair use P2P.
+
+    The GPUs that count are the communicator's: each process adds its own to NCCL's topology, and branches
+    without one are cut (src/graph/topo.cc ncclTopoGetSystem, v2.30.7-1).
+    """
     if view.env("NCCL_P2P_DISABLE") == "1":
         return False
     level = (view.env("NCCL_P2P_LEVEL") or "").upper()
     level = _NCCL_OLD_LEVELS[int(level)] if level in ("0", "1", "2", "3", "4", "5") else level
-    vendor, few = view.box.limits.cpu_vendor, len(view.box.gpus) <= 2
+    vendor, few = view.box.limits.cpu_vendor, view.world <= 2
     open_question = level not in _NCCL_DISTANCE and few and vendor is None
     if level not in _NCCL_DISTANCE:
         level = "SYS" if few and vendor == "AuthenticAMD" else "PXB"
@@ -135,3 +141,11 @@ def nccl_p2p_level(view: View) -> bool | None:
         return None if open_question and not within else within
 
     return view.every_pair(near)
+
+
+def nccl_p2p_remedy(view: View) -> str:
+    """The setting with which NCCL uses P2P however far apart the GPUs are, and what is known of P2P there."""
+    setting = "unset NCCL_P2P_DISABLE" if view.env("NCCL_P2P_DISABLE") == "1" else "NCCL_P2P_LEVEL=SYS"
+    if view.p2p is None:
+        return f"{setting} (whether P2P works between these GPUs is not known here)"
+    return f"{setting} (the driver reports P2P for every pair)" if view.p2p else ""

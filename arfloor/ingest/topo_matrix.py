@@ -89,10 +89,23 @@ def read_topo_matrix(text: str) -> tuple[Box, tuple[Warned, ...]]:
     unknown = [("links", "nvidia-smi topo prints no PCIe generation or width")]
     if not relations:
         unknown.append(("tree", "nvidia-smi topo -p2p prints no connections: paste topo -m as well"))
-    from_p2p = any(m.is_p2p for m in matrices)
-    if not from_p2p:
-        unknown.append(("p2p", "nvidia-smi topo -m does not say it: paste `nvidia-smi topo -p2p r` as well"))
+    asked = {c for m in matrices if m.is_p2p for c in m.capabilities or "r"}
+    unknown += _not_asked(asked, box)
     return replace(box, unknown=box.unknown + tuple(unknown)), tuple(warned)
+
+
+def _not_asked(asked: set[str], box: Box) -> list[tuple[str, str]]:
+    """What of peer access the pasted capabilities (letters of `-p2p`) leave open."""
+    if "r" not in asked:
+        paste = "paste `nvidia-smi topo -p2p r` as well"
+        told = "-m does not say it" if not asked else "-p2p r was not pasted, and nothing else says it"
+        return [("p2p", f"nvidia-smi topo {told}: {paste}")]
+    if "w" not in asked and any(p.read == "OK" for p in box.pairs):
+        why = (
+            "-p2p r asks of reads alone: writes are taken to be like them; paste `nvidia-smi topo -p2p w` too"
+        )
+        return [("P2P writes", why)]
+    return []
 
 
 def parse_matrices(text: str) -> tuple[list[Matrix], list[Warned]]:

@@ -185,10 +185,15 @@ def _because(uses: Sequence[EngineUse]) -> str:
     """What decided, said once; with the numbers of GPUs it speaks of where they differ."""
     said: dict[str, list[int]] = {}
     for use in uses:
-        text = (
-            use.enable if use.outcome == "usable" else use.gate + (f"; then {use.then}" if use.then else "")
-        )
+        text = _reason(use)
         said.setdefault(text, []).append(use.world)
     if len(said) == 1:
         return next(iter(said))
     return "\n".join(f"{', '.join(map(str, worlds))}: {text}" for text, worlds in said.items())
+
+
+def _reason(use: EngineUse) -> str:
+    if use.outcome == "usable":
+        return use.enable
+    then = f"; then {use.then}" if use.then else ""
+    return f"{use.gate}{then}{f'; to use it: {use.enable}' if use.enable else ''}"

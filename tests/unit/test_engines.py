@@ -6,6 +6,7 @@ from pathlib import Path
 from arfloor.core.box import Box, GpuFacts, Limits, Pair
 from arfloor.core.engines import engine_table, gate_rows
 from arfloor.core.env_effects import effects
+from arfloor.report import box_text
 
 
 def box(
@@ -80,11 +81,28 @@ def test_nccl_level_follows_distance_vendor_and_environment():
     assert p2p(box(2, limits=intel)) == "refused"
     assert p2p(box(2)) == "unknown"
     assert p2p(box(2, limits=intel, **near)) == "usable"
-    assert p2p(box(4, limits=amd)) == "refused"
+    assert p2p(box(4, limits=amd)) == "usable"  # two ranks of four GPUs: the communicator's count
+    assert p2p(box(4, limits=intel)) == "refused"
+    assert p2p(box(4)) == "unknown"
+    assert p2p(box(4), 4) == "refused"
+    assert p2p(box(4, limits=amd), 4) == "refused"
     assert p2p(box(4, relation="NODE", env=(("NCCL_P2P_LEVEL", "PHB"),))) == "usable"  # NCCL knows no NODE
     assert p2p(box(4, env=(("NCCL_P2P_LEVEL", "3"),))) == "usable"
     assert p2p(box(4, limits=amd, env=(("NCCL_P2P_LEVEL", "SYS"),)), 4) == "usable"
     assert p2p(box(4, limits=amd, env=(("NCCL_P2P_DISABLE", "1"),), **near), 4) == "refused"
+
+
+def test_a_refused_row_says_what_gets_past_the_gate_where_p2p_works():
+    def enable(b, world=4):
+        return row(engine_table(b), "NCCL", "P2P", world).enable
+
+    assert enable(box(4)) == "NCCL_P2P_LEVEL=SYS (the driver reports P2P for every pair)"
+    assert "not known here" in enable(box(4, p2p=None))
+    assert enable(box(4, p2p="CNS")) == ""
+    assert enable(box(2), 2).startswith("NCCL_P2P_LEVEL=SYS")  # unknown for want of the CPU's vendor
+    assert enable(box(4, env=(("NCCL_P2P_DISABLE", "1"),))).startswith("unset NCCL_P2P_DISABLE")
+    shown = box_text.render(box(4), (), engine_table(box(4)), width=600)
+    assert "to use it: NCCL_P2P_LEVEL=SYS (the driver reports P2P for every pair)" in shown
 
 
 def test_every_row_names_its_source_and_fewer_than_two_gpus_have_none():

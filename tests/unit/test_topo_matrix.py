@@ -3,6 +3,7 @@
 import pytest
 
 from arfloor.core.box import relation_in_tree
+from arfloor.core.doctor import diagnose
 from arfloor.ingest.outside import IngestError
 from arfloor.ingest.topo_matrix import read_topo_matrix
 
@@ -146,6 +147,21 @@ def test_p2p_after_topology_gives_both():
         None,
     )
     assert box.pair("GPU1", "GPU0").read == "GNS"
+
+
+def test_what_of_peer_access_was_not_asked_is_said():
+    def p2p(letter, word="OK"):
+        return f"$ nvidia-smi topo -p2p {letter}\n \tGPU0\tGPU1\t\n GPU0\tX\t{word}\t\n GPU1\t{word}\tX\t\n"
+
+    def unknown(text):
+        return dict(read_topo_matrix(text)[0].unknown)
+
+    assert "paste `nvidia-smi topo -p2p w` too" in unknown(p2p("r"))["P2P writes"]
+    assert "P2P writes" not in unknown(p2p("r") + p2p("w"))
+    assert "P2P writes" not in unknown(p2p("r", "CNS"))  # refused whatever writes are
+    assert "-p2p r was not pasted" in unknown(p2p("w"))["p2p"]
+    (found,) = [f for f in diagnose(read_topo_matrix(p2p("r"))[0]) if f.code == "p2p_reported"]
+    assert "(read; writes were not asked)" in found.evidence
 
 
 def test_p2p_alone_says_what_it_assumed():
