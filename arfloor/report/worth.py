@@ -82,8 +82,9 @@ def _line(found: Whatif) -> str:
     a, s = found.analysis, found.situation
     share = sum(p.share.estimate.value for p in a.partition.reduce_parts)
     how = "profiled" if a.partition.profiled else "at standalone latency"
+    said = "; ".join((a.verdict.sentence, *a.verdict.also))
     mark = " PREDICTED latencies:" if found.latencies.origin == "predicted" else ""
     return (
         f"Worth ({s.shape.name}, TP{s.tp}, concurrency {a.sequences}, {a.tok_s.estimate.value:g} tok/s now; "
-        f"reduces {units.percent(share, 0)} of the step, {how}):{mark} {a.verdict.sentence}."
+        f"reduces {units.percent(share, 0)} of the step, {how}):{mark} {said}."
     )

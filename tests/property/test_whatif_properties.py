@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from arfloor.core.cases import Estimate
 from arfloor.core.decode import ModelShape
-from arfloor.core.whatif.analysis import run_scenario
 from arfloor.core.whatif.curves import TableCurve
 from arfloor.core.whatif.free import ReducesFree
 from arfloor.core.whatif.fuse import Fuse
@@ -19,6 +18,7 @@ from arfloor.core.whatif.overlap import TwoBatchOverlap
 from arfloor.core.whatif.partition import partition
 from arfloor.core.whatif.quantised import QuantisedWire
 from arfloor.core.whatif.rest import RestFaster
+from arfloor.core.whatif.scenario import run_scenario
 from arfloor.core.whatif.speculative import Speculative
 from arfloor.core.whatif.step import Situation, observe
 from arfloor.core.whatif.switch import Switch

@@ -10,15 +10,18 @@ import pytest
 from arfloor import library, models, rundir
 from arfloor.core.cases import Estimate
 from arfloor.core.decode import MissingInput, reduce_traffic_gbps
-from arfloor.core.whatif.analysis import decide, run_scenario
+from arfloor.core.whatif.analysis import analyse
 from arfloor.core.whatif.curves import compute_ratio, table_curve
+from arfloor.core.whatif.decision import decide
 from arfloor.core.whatif.dp_attention import DataParallelAttention
 from arfloor.core.whatif.merge_moe import MergeMoe
 from arfloor.core.whatif.overlap import TwoBatchOverlap
 from arfloor.core.whatif.quantised import QuantisedWire
 from arfloor.core.whatif.registry import parse, read_estimate
+from arfloor.core.whatif.scenario import run_scenario
 from arfloor.core.whatif.speculative import Speculative
 from arfloor.core.whatif.step import IN_SITU, observe
+from arfloor.core.whatif.switch import Switch
 from arfloor.core.whatif.uncertainty import Draw, Input, propagate
 from arfloor.report.whatif import inputs
 from arfloor.report.whatif.latencies import from_run, from_topology
@@ -257,7 +260,7 @@ def test_a_box_that_was_only_described_gives_predictions():
     assert found.origin == "predicted"
     situation = served(found, "Llama-3.3-70B", "16:250")
     scenario, _, _ = run_scenario(situation, 16, parse("switch:arfloor", situation))
-    assert scenario.predicted
+    assert scenario.latencies == "predicted"
     assert decide(free_of(situation, 16), [scenario], 0.0).decision == "pursue"
 
 
@@ -265,22 +268,81 @@ def free_of(situation, sequences):
     return run_scenario(situation, sequences, parse("free", situation))[0]
 
 
+def ours(latencies):
+    """The published latencies as if they had been measured here."""
+    curves = tuple(replace(c, origin="measured") for c in latencies.curves)
+    launch = replace(latencies.launch, origin="assumed")
+    return replace(latencies, curves=curves, origin="measured", launch=launch, attainable=curves[0])
+
+
 def test_verdicts(latencies):
-    low = served(latencies, "Qwen3.5-397B", "1:70.6")
+    low = served(ours(latencies), "Qwen3.5-397B", "1:70.6")
     switch = run_scenario(low, 1, parse("switch:pcie_oneshot", low))[0]
-    floor = run_scenario(low, 1, parse("switch:attainable", low))[0]
-    assert decide(free_of(low, 1), [switch, floor], 0.02).decision == "switch_now"
-    assert decide(free_of(low, 1), [floor], 0.02).decision == "pursue"
-    assert decide(free_of(low, 1), [switch], 0.5).decision == "accept_the_floor"
-    assert decide(free_of(low, 1), [switch], 0.07).decision == "undecided"
-    none = decide(free_of(low, 1), [switch], 0.095)
-    assert none.decision == "undecided"
-    assert none.sentence.startswith(
-        f"undecided: no change that was asked about gives 9.5 %, the most: {switch.label} "
-    )
+    floor = run_scenario(low, 1, [Switch(to=replace(low.alternatives[0], backend="attainable"))])[0]
+    free = free_of(low, 1)
+    assert decide(free, [switch, floor], 0.02).decision == "switch_now"
+    wrote = decide(free, [floor], 0.02)
+    assert wrote.decision == "pursue"
+    assert wrote.sentence.endswith("nobody wrote such a kernel")
+    assert decide(free, [switch], 0.5).decision == "accept_the_floor"
+    unsure = decide(free, [switch], 0.07)
+    assert unsure.decision == "pursue"
+    assert unsure.sentence.endswith("not sure to be the 7 % that is worth the work")
+    none = decide(free, [switch], 0.095)
+    assert none.decision == "none_is_worth_it"
+    assert none.sentence.startswith(f"no change that was asked about gives 9.5 %, the most: {switch.label} ")
     assert "reduces that cost nothing would give +" in none.sentence
-    faster_rest = run_scenario(low, 1, parse("rest:2", low))[0]
-    assert decide(free_of(low, 1), [faster_rest], 0.02).decision == "undecided"
+
+
+def test_what_others_published_is_measured_before_anybody_switches(latencies):
+    low = served(latencies, "Qwen3.5-397B", "1:70.6")
+    found = decide(free_of(low, 1), [run_scenario(low, 1, parse("switch:pcie_oneshot", low))[0]], 0.02)
+    assert found.decision == "pursue"
+    assert found.sentence.endswith("its latencies are others' (published), so measure them on your box first")
+
+
+def starting_case(latencies, share=0.19):
+    shares = ((64, at(share, "of the step")),) if share else ()
+    return served(latencies, "DeepSeek-V4-Flash", "1:58.7,16:279,64:509", profiled=shares)
+
+
+def verdict_of(situation, *chains):
+    return analyse(situation, 64, [parse(chain, situation) for chain in chains]).verdict
+
+
+def test_what_nobody_can_explain_comes_before_changes_that_surely_give_less(latencies):
+    """The starting case: 14 % of the step unexplained, a switch sure of 1 %, an overlap that likely loses."""
+    found = verdict_of(starting_case(latencies), "overlap", "switch:pcie_oneshot,fuse")
+    assert found.decision == "find_out_first"
+    assert found.sentence.startswith("find out first what the unexplained 14.0 % [12.6, 15.2] of the step is")
+    assert found.also[0].startswith("the surest of those changes: switch to pcie_oneshot +1.5 % [")
+    assert found.also[1].startswith("likely a loss: two-batch overlap -15.5 % [")
+    assert found.also[1].endswith("C(32 tokens a step) decides")
+    assert not any("fuse" in line for line in found.also)  # it adds nothing that is shown
+    explained = verdict_of(starting_case(latencies, 0.05), "overlap", "switch:pcie_oneshot,fuse")
+    assert explained.sentence.startswith("pursue, because: switch to pcie_oneshot +1.4 % [")
+
+
+def test_a_bound_is_never_a_plan(latencies):
+    for chains in ((), ("free",), ("rest:2",)):
+        found = verdict_of(starting_case(latencies, None), *chains)
+        assert found.decision == "no_plan"
+        assert "which is a bound and no plan" in found.sentence
+    both = verdict_of(starting_case(latencies, None), "rest:2", "switch:pcie_oneshot")
+    assert "pcie_oneshot" in both.sentence
+
+
+def test_only_what_may_be_worth_it_is_undecided(latencies):
+    """Overlap without a share ends at +0.7 %; speculation may give much or cost something."""
+    situation = starting_case(latencies, None)
+    assert verdict_of(situation, "overlap").decision == "none_is_worth_it"
+    found = verdict_of(situation, "overlap", "spec:verify=2:accept=1.6..1.9")
+    assert found.decision == "undecided"
+    assert found.decided_by == "C(128 tokens a step)"
+    assert found.also == ()
+    with_switch = verdict_of(situation, "spec:verify=2:accept=1.6..1.9", "switch:attainable")
+    assert with_switch.decision == "pursue"
+    assert with_switch.also[0].startswith("undecided: MTP")
 
 
 def test_a_switch_is_named_in_full_or_by_how_only_it_begins(latencies):

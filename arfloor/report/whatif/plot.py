@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from arfloor.core.errors import InputError
 from arfloor.core.whatif import partition as parts
-from arfloor.core.whatif.analysis import Stage
+from arfloor.core.whatif.scenario import Stage
 from arfloor.report.style import FAINT, INK, styled
 from arfloor.report.whatif.question import Whatif
 

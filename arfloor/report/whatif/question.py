@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from arfloor.core.cases import record
 from arfloor.core.decode import MissingInput, reduce_traffic_gbps
-from arfloor.core.whatif.analysis import WORTH, Analysis, analyse
+from arfloor.core.whatif.analysis import Analysis, analyse
 from arfloor.core.whatif.curves import LatencyCurve
+from arfloor.core.whatif.decision import WORTH
 from arfloor.core.whatif.intervention import Intervention
 from arfloor.core.whatif.partition import Partition, partition
 from arfloor.core.whatif.registry import parse

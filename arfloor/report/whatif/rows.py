@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from arfloor.core.cases import Estimate
-from arfloor.core.whatif.analysis import Scenario
 from arfloor.core.whatif.partition import Partition
+from arfloor.core.whatif.scenario import Scenario
 from arfloor.core.whatif.uncertainty import Answer, Input
 from arfloor.report.whatif.question import Whatif
 

@@ -12,9 +12,9 @@ from arfloor import models
 from arfloor.core import units
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import reduce_traffic_gbps, step_estimate
-from arfloor.core.whatif.analysis import Scenario, run_scenario
 from arfloor.core.whatif.partition import BOUND, REST, UNEXPLAINED, Partition, partition
 from arfloor.core.whatif.registry import parse, read_estimate
+from arfloor.core.whatif.scenario import Scenario, run_scenario
 from arfloor.core.whatif.step import Situation
 from arfloor.report.whatif import inputs
 from arfloor.report.whatif.latencies import Latencies, from_topology

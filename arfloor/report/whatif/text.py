@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from arfloor.core import units
 from arfloor.core.cases import Estimate
 from arfloor.core.decode import ModelShape
-from arfloor.core.whatif.analysis import Scenario, Stage
 from arfloor.core.whatif.partition import UNEXPLAINED, Partition
+from arfloor.core.whatif.scenario import Scenario, Stage
 from arfloor.core.whatif.uncertainty import Input
 from arfloor.report.whatif.question import Counter, Whatif
 
@@ -117,7 +117,10 @@ def _short(label: str, most: int = 46) -> str:
 
 
 def _verdict(answer: Whatif) -> list[str]:
-    lines = textwrap.wrap(f"Verdict: {answer.analysis.verdict.sentence}.", 112)
+    verdict = answer.analysis.verdict
+    lines = textwrap.wrap(f"Verdict: {verdict.sentence}.", 112)
+    for more in verdict.also:
+        lines += textwrap.wrap(f"- {more}.", 112, subsequent_indent="  ")
     first = find_out_first(answer.analysis.partition)
     lines += textwrap.wrap(first, 112) if first else []
     widest = _widest(answer.analysis.scenarios)
