@@ -134,7 +134,7 @@ def _undecided(open_: Sequence[Scenario]) -> Verdict:
 
 
 def _none_does(free: Scenario, plans: Sequence[Scenario], worth: float) -> Verdict:
-    best = max(plans, key=lambda s: (round(s.gain.estimate.hi, _SHOWN), -len(s.stages)))
+    best = max(plans, key=lambda s: (round(s.gain.estimate.value, _SHOWN), -len(s.stages)))
     sentence = (
         f"no change that was asked about gives {_percent(worth)}, the most: {_named(best)}; reduces "
         f"that cost nothing would give {units.gain(free.gain.estimate)}, so ask about others"
