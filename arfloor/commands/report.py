@@ -165,6 +165,5 @@ def _figures(shown: Report | Outlook, folder: Path) -> list[Path]:
 
 
 def _terminal() -> _Terminal:
-    tty = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if tty else 140
-    return {"width": max(width, 100), "color": tty}
+    width = shutil.get_terminal_size(fallback=(160, 24)).columns  # COLUMNS, where it is no terminal
+    return {"width": width, "color": sys.stdout.isatty()}

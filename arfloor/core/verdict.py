@@ -23,6 +23,9 @@ AT_FLOOR = 1.25
 BAND = 0.02
 """Half width of the band of equality of two latencies."""
 
+NOISY = 4.0
+"""A gain whose interval spans more than this factor is sure, but how large it is, only repeating tells."""
+
 # transports in NCCL's log that do not touch the peer's memory
 _THROUGH_HOST = frozenset({"SHM", "NET"})
 
@@ -293,10 +296,17 @@ def _floor_clause(v: Verdict) -> str:
     return f"that is {units.ratio(v.headroom_left.value)} {floor}"
 
 
+def is_noisy(v: Verdict) -> bool:
+    """Whether something beats the default, but by a factor that the machine was too busy to tell."""
+    now = v.headroom_now
+    return v.status == "switch" and now is not None and now.hi > NOISY * now.lo
+
+
 def _switch(v: Verdict) -> str:
     now = f" {ratio_span(v.headroom_now)} faster" if v.headroom_now else ""
+    what = "the machine was busy, repeat this before switching to" if is_noisy(v) else "switch to"
     return (
-        f"switch to {_name(v.best)}: {_took(v.best)} instead of the default's {_took(v.default)} "
+        f"{what} {_name(v.best)}: {_took(v.best)} instead of the default's {_took(v.default)} "
         f"({_name(v.default)}),{now}; {_floor_clause(v)}."
     )
 

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 
 from arfloor.core import units
 from arfloor.core.cases import Primitive, Result, Verdict
-from arfloor.core.verdict import DEFAULT_BACKEND, caveats, doubt, is_correct, ratio_span
+from arfloor.core.verdict import DEFAULT_BACKEND, caveats, doubt, is_correct, is_noisy, ratio_span
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
-from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span, status_spans
+from arfloor.report.model import (
+    HEADLINE_NBYTES,
+    Report,
+    Row,
+    Section,
+    attainable,
+    size_span,
+    slow_probes,
+    status_spans,
+)
 
 MAX_LINES = 30
 
@@ -46,7 +55,16 @@ def _section(section: Section, primitives: Sequence[Primitive], *, alone: bool) 
         f"{_answer(row.verdict)}{f' By size: {everywhere}.' if len(spans) > 1 else ''}",
         "",
         *_table(section, [r for _, r in rows]),
-        *_paragraph([*_advice(section, found), *_floor(row), *_why(found), *_libraries(section, row)], alone),
+        *_paragraph(
+            [
+                *_advice(section, found),
+                *_slow_probes([r for _, r in rows]),
+                *_floor(row),
+                *_why(found),
+                *_libraries(section, row),
+            ],
+            alone,
+        ),
         "",
     ]
 
@@ -57,6 +75,12 @@ def _libraries(section: Section, row: Row) -> list[str]:
         return [libraries.line(row)]
     marked = any(libraries.differs(r.verdict.best) for r in section.rows)
     return [f"{libraries.NOTE}."] if marked else []
+
+
+def _slow_probes(rows: Sequence[Row]) -> list[str]:
+    """What the marked figures of the table are."""
+    said = slow_probes(rows)
+    return [f"\\{said}."] if said else []
 
 
 def _paragraph(lines: list[str], alone: bool) -> list[str]:
@@ -78,6 +102,11 @@ def _answer(v: Verdict) -> str:
     now, left = v.headroom_now, v.headroom_left
     rest = f"{units.ratio(left.value)} the attainable" if left else ""
     notes = " ".join(["", *caveats(v)])
+    if is_noisy(v) and now:
+        return (
+            f"**The machine was busy: measure again.** {phrases.which(v.best)} beats the default, by "
+            f"{ratio_span(now)}.{notes}"
+        )
     if v.status == "switch" and now and v.default and v.default.latency and v.attainable:
         far = units.ratio(v.default.latency.value / v.attainable.value)
         return (
@@ -99,6 +128,8 @@ def _answer(v: Verdict) -> str:
 def _advice(section: Section, found: whys.Why) -> list[str]:
     """What to set at the headline size, or at the sizes where something beats the default."""
     row = found.row
+    if is_noisy(row.verdict):
+        return [found.lever.sentence] if found.lever else []
     if row.verdict.status == "switch":
         gains = phrases.options(row.verdict, row.results)
         if found.lever and found.lever.kind == "setting" and len(gains) > 1:
@@ -177,11 +208,11 @@ def _table(section: Section, rows: list[Row]) -> list[str]:
         cells += [_named(library_best)] if with_tuned else []
         cells += [_named(v.best, bold=True)]
         if with_floor:
-            cells += [_number(v.attainable.value if v.attainable else None)]
+            cells += [attainable(row).replace("*", "\\*")]
             cells += [_number(v.bound.value if v.bound else None)]
-        cells += [units.ratio(v.headroom_now.value) if v.headroom_now else ""]
+        cells += [phrases.now(v)]
         if with_floor:
-            cells += [units.ratio(v.headroom_left.value) if v.headroom_left else ""]
+            cells += [phrases.left(v)]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

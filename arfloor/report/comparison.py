@@ -97,7 +97,9 @@ def to_text(
 ) -> str:
     """What differs between the runs, the cases that changed (or, with `every`, all), and the tally."""
     stream = StringIO()
-    console = Console(file=stream, width=width, force_terminal=color, highlight=False, emoji=False)
+    console = Console(
+        file=stream, width=width, force_terminal=color, highlight=False, emoji=False, markup=False
+    )
     console.print(Text(f"A: {_name(a)}\nB: {_name(b)}"))
     for line in differences(a, b):
         console.print(Text(f"   {line}"))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from arfloor.core import units
+from arfloor.core.verdict import is_noisy
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
-from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span
+from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span, slow_probes
 from arfloor.report.series import Series, series
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class _Part:
     @property
     def floors(self) -> bool:
         return any(row.floor for row in self.section.rows)
+
+    @property
+    def slow(self) -> str:
+        return slow_probes(self.section.rows)
 
 
 def render(report: Report) -> str:
@@ -56,6 +61,7 @@ def render(report: Report) -> str:
             parts=parts,
             facts=_facts(report),
             phrases=phrases,
+            is_noisy=is_noisy,
             whys=whys,
             libraries=libraries,
             winners=libraries.winners(report),

@@ -270,5 +270,23 @@ def status_spans(section: Section) -> list[tuple[str, list[int]]]:
     return spans
 
 
+def attainable(row: Row) -> str:
+    """The attainable in us, marked where the best result stands for it (`slow_probes` says why)."""
+    found = row.verdict.attainable
+    mark = "*" if row.floor is not None and row.floor.slow_probe else ""
+    return f"{units.number(found.value)}{mark}" if found else ""
+
+
+def slow_probes(rows: Sequence[Row]) -> str:
+    """What the mark on an attainable means, with the probes that were slow; empty where none was."""
+    beaten = [row for row in rows if row.floor is not None and row.floor.slow_probe]
+    if not beaten:
+        return ""
+    whys = dict.fromkeys((row.floor.slow_probe or "").partition(": ")[2] for row in beaten if row.floor)
+    sizes = size_span([row.nbytes for row in beaten])
+    more = f" and {len(whys) - 1} more" if len(whys) > 1 else ""
+    return f"* measured, faster than the links as probed would allow, at {sizes}: {next(iter(whys))}{more}"
+
+
 def _log_distance(a: int, b: int) -> float:
     return max(a, b, 1) / max(min(a, b), 1)

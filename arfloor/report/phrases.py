@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
 from arfloor.core import units
@@ -10,7 +11,15 @@ from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Ver
 from arfloor.core.demands import demand_of
 from arfloor.core.fits import Fit
 from arfloor.core.floor import Term
-from arfloor.core.verdict import DEFAULT_BACKEND, chosen_settings, compare_unpaired, is_correct, short_label
+from arfloor.core.verdict import (
+    DEFAULT_BACKEND,
+    chosen_settings,
+    compare_unpaired,
+    is_correct,
+    is_noisy,
+    ratio_span,
+    short_label,
+)
 
 
 def latency(result: Result | None) -> str:
@@ -44,6 +53,25 @@ def attained_by(verdict: Verdict) -> str:
     if verdict.best is not None and verdict.attainable_algorithm == short_label(verdict.best.case):
         return "measured"
     return verdict.attainable_algorithm or ""
+
+
+def now(verdict: Verdict) -> str:
+    """default / best; with its interval where that is why the verdict is open, or where it is very wide."""
+    found = verdict.headroom_now
+    if found is None:
+        return ""
+    if is_noisy(verdict) or (verdict.status == "undecided" and verdict.reason != "interval_meets_floor"):
+        lo, hi = verdict.decided_on or (found.lo, found.hi)
+        return ratio_span(found if is_noisy(verdict) else replace(found, lo=lo, hi=hi))
+    return units.ratio(found.value)
+
+
+def left(verdict: Verdict) -> str:
+    """best / attainable; with its interval where that is why the verdict is open."""
+    found = verdict.headroom_left
+    if found is None:
+        return ""
+    return ratio_span(found) if verdict.reason == "interval_meets_floor" else units.ratio(found.value)
 
 
 def check(result: Result | None) -> str:

@@ -18,7 +18,16 @@ from arfloor.core import nccl_picks, units
 from arfloor.core.cases import Estimate, Primitive, Result
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
-from arfloor.report.model import Failure, Report, Row, Section, size_span, status_spans
+from arfloor.report.model import (
+    Failure,
+    Report,
+    Row,
+    Section,
+    attainable,
+    size_span,
+    slow_probes,
+    status_spans,
+)
 from arfloor.report.series import series
 
 _STYLE = {
@@ -30,16 +39,29 @@ _STYLE = {
 }
 
 
+NARROWEST = 80
+"""Columns that the figures of a table of sizes need, with nothing but a space between them."""
+_TIGHT = 100
+"""Columns from which on tables have room between their columns."""
+
+
 def render(report: Report, *, width: int = 140, color: bool = False) -> str:
-    """The whole report as text of at most `width` columns (of 100, where `width` is less)."""
+    """The whole report as text of at most `width` columns (of 80, where `width` is less)."""
     stream = StringIO()
-    console = Console(file=stream, width=max(width, 100), force_terminal=color, highlight=False, emoji=False)
+    console = Console(
+        file=stream,
+        width=max(width, NARROWEST),
+        force_terminal=color,
+        highlight=False,
+        emoji=False,
+        markup=False,  # `[unknown]` would be taken for a style
+    )
     console.print(_heading(report))
     for part in _winners(report):
         console.print(part)
     for section in report.sections:
         table = _fitting(section, console)
-        console.print(_section(section, table, report.primitives))
+        console.print(_section(section, table, report.primitives, console.width))
     if report.failures:
         console.print(_failures(report.failures))
     if report.sections:
@@ -83,8 +105,14 @@ def _heading(report: Report) -> RenderableType:
 def _fitting(section: Section, console: Console) -> Table:
     """The table of sizes with as much as the terminal has room for: rich would cut figures off instead."""
     tables = [
-        _sizes(section, intervals=intervals, checks=checks)
-        for intervals, checks in ((True, True), (True, False), (False, True), (False, False))
+        _sizes(section, intervals=intervals, checks=checks, ratios=ratios, width=console.width)
+        for intervals, checks, ratios in (
+            (True, True, True),
+            (True, False, True),
+            (False, True, True),
+            (False, False, True),
+            (False, False, False),
+        )
         if section.checked or not checks
     ]
     unlimited = console.options.update_width(10_000)
@@ -92,67 +120,83 @@ def _fitting(section: Section, console: Console) -> Table:
     return next(fits, tables[-1])
 
 
-def _sizes(section: Section, *, intervals: bool, checks: bool) -> Table:
-    table = Table(title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+def _table(title: str, width: int) -> Table:
+    padding = (0, 0) if width < _TIGHT else (0, 1)
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=padding,
+        show_edge=width >= _TIGHT,
+    )
+
+
+def _sizes(section: Section, *, intervals: bool, checks: bool, ratios: bool, width: int) -> Table:
+    """`ratios`: with the intervals of ratios that a verdict hangs on."""
+    table = _table(section.title, width)
     floors = any(row.floor for row in section.rows)
     for name in ("size", "default us", "best us"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("which", min_width=12, overflow="fold")
+    table.add_column("which", min_width=12 if width >= _TIGHT else 10, overflow="fold")
     if checks:
         table.add_column("check", min_width=11)
     for name in ("attainable", "bound", "now", "left") if floors else ("now",):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in section.rows:
-        table.add_row(*_cells(row, floors=floors, intervals=intervals, checks=checks))
+        table.add_row(*_cells(row, floors=floors, intervals=intervals, checks=checks, ratios=ratios))
     for column in table.columns:
         if column.no_wrap:  # rich takes a cell's longest word for its least width
             column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
-    columns = (("intervals", intervals), ("checks", checks or not section.checked))
+    columns = (("intervals", intervals and ratios), ("checks", checks or not section.checked))
     left_out = " and ".join(name for name, kept in columns if not kept)
     if left_out:
-        table.caption = f"{left_out} need a wider terminal; --format html has them"
+        table.caption = f"{left_out} need a wider terminal (or COLUMNS=200); --format html has them"
         table.caption_justify = "left"
     return table
 
 
-def _section(section: Section, table: Table, primitives: Sequence[Primitive]) -> RenderableType:
+def _section(section: Section, table: Table, primitives: Sequence[Primitive], width: int) -> RenderableType:
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
     drawn = series(section)
     found = whys.why(section, primitives, drawn)
-    lines = [f"by size: {spans}", found.row.verdict.sentence, *_floor_lines(found.row)]
+    slow = slow_probes(section.rows)
+    lines = [f"by size: {spans}", *([slow] if slow else [])]
+    lines += [found.row.verdict.sentence, *_floor_lines(found.row)]
     picked = nccl_picks.sentence(nccl_picks.bad_picks(r for row in section.rows for r in row.results))
     lines += [f"next: {found.lever.sentence}"] if found.lever else []
     chosen = whys.choices_line(found.choices) or picked
     lines += [chosen] if chosen else []
     lines += whys.crossing_lines(found.crossovers)
     lines += [f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in drawn if s.fit and s.role != "other"]
-    parts = [_parts(found)] if found.apart else []
-    parts += _libraries(section)
+    parts = _parts(found, width) if found.apart else []
+    parts += _libraries(section, width)
     return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), "", *parts)
 
 
-def _parts(found: whys.Why) -> RenderableType:
-    """What each backend's fastest case spends its time on."""
-    table = Table(
-        title=f"why, us at {units.size(found.row.nbytes)}", title_justify="left", box=box.SIMPLE_HEAD
-    )
-    table.add_column("case", overflow="fold")
+def _parts(found: whys.Why, width: int) -> list[RenderableType]:
+    """What each backend's fastest case spends its time on; notes below it where there is no room beside."""
+    table = _table(f"why, us at {units.size(found.row.nbytes)}", width)
+    roomy = width >= _TIGHT
+    table.add_column("case", overflow="fold", min_width=8)
     for name in ("measured", *found.parts):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("notes")
+        table.add_column(name, justify="right", overflow="fold", no_wrap=roomy)
+    if roomy:
+        table.add_column("notes")
     for a in found.apart:
         cells = [units.number(a.gap.measured.value), *(a.us(name) for name in found.parts)]
-        table.add_row(a.label, *cells, a.notes)
-    return table
+        table.add_row(a.label, *cells, *([a.notes] if roomy else []))
+    notes = [f"{a.label}: {a.notes}" for a in found.apart if a.notes and not roomy]
+    return [table, *(Padding(Text(note), (0, 0, 0, 2)) for note in notes)]
 
 
-def _libraries(section: Section) -> list[RenderableType]:
+def _libraries(section: Section, width: int) -> list[RenderableType]:
     """Each library untouched and at its best, where more than a few were measured."""
     rows = libraries.rows_of(section)
     if not rows:
         return []
-    table = Table(title="by library", title_justify="left", box=box.SIMPLE_HEAD)
+    table = _table("by library", width)
     for name in libraries.HEADER:
         table.add_column(name, justify="right" if name in libraries.RIGHT else "left", overflow="fold")
     for row in rows:
@@ -183,17 +227,24 @@ def _floor_lines(row: Row) -> list[str]:
     return [f"{name} at {units.size(row.nbytes)}, us: {phrases.floor_parts(terms)}" for name, terms in parts]
 
 
-def _cells(row: Row, *, floors: bool, intervals: bool, checks: bool) -> list[RenderableType]:
+def _cells(row: Row, *, floors: bool, intervals: bool, checks: bool, ratios: bool) -> list[RenderableType]:
     v = row.verdict
     same = v.best is not None and v.best is v.default
 
     def shown(found: Estimate | None) -> str:
         return phrases.interval(found) if intervals else units.number(found.value) if found else ""
 
+    attained = attainable(row)
+    if intervals:
+        attained = shown(v.attainable) + ("*" if attained.endswith("*") else "")
+
     def latency(result: Result | None) -> str:
         return shown(result.latency) if result else ""
 
-    floor = [shown(v.attainable), units.number(v.bound.value) if v.bound else ""]
+    def ratio(found: str) -> str:
+        return found if ratios else found.partition(" ")[0]
+
+    floor = [attained, units.number(v.bound.value) if v.bound else ""]
     return [
         units.size(v.nbytes),
         latency(v.default),
@@ -201,8 +252,8 @@ def _cells(row: Row, *, floors: bool, intervals: bool, checks: bool) -> list[Ren
         "(the default)" if same else libraries.marked(v.best),
         *([phrases.check(v.best)] if checks else []),
         *(floor if floors else []),
-        units.ratio(v.headroom_now.value) if v.headroom_now else "",
-        *([units.ratio(v.headroom_left.value) if v.headroom_left else ""] if floors else []),
+        ratio(phrases.now(v)),
+        *([ratio(phrases.left(v))] if floors else []),
         Text(v.status, style=_STYLE[v.status]),
     ]
 

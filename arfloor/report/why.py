@@ -16,7 +16,7 @@ from arfloor.core.choose import Crossover
 from arfloor.core.crossing import measured_crossovers
 from arfloor.core.gap import ChoiceCost, Gap, Lever, choice_cost, next_lever, why_gap
 from arfloor.core.outlook import crossing
-from arfloor.core.verdict import is_correct, ratio_span
+from arfloor.core.verdict import is_correct, is_noisy, ratio_span
 from arfloor.report import phrases
 from arfloor.report.model import HEADLINE_NBYTES, Row, Section
 from arfloor.report.series import Series, series
@@ -105,6 +105,8 @@ def why(section: Section, primitives: Sequence[Primitive], drawn: Sequence[Serie
         paired = {best.case.id: ratio} if best is not None and ratio is not None else {}
         gap = own.gap if own else None
         lever = next_lever(default, correct, gap, advice=phrases.how_to_get, paired=paired)
+    if is_noisy(row.verdict):
+        lever = _repeat(row)
     fits = {s.label: s.fit for s in (drawn if drawn is not None else series(section)) if s.fit is not None}
     return Why(
         row=row,
@@ -114,6 +116,13 @@ def why(section: Section, primitives: Sequence[Primitive], drawn: Sequence[Serie
         choices=_choices(section),
         crossovers=measured_crossovers(fits),
     )
+
+
+def _repeat(row: Row) -> Lever:
+    """A gain that the machine was too busy to tell is no advice yet."""
+    how = phrases.to_set(row.verdict)
+    said = f"Measure again on a quieter machine or with more launches; then, if it is still faster: {how}."
+    return Lever(kind="repeat", ratio=row.verdict.headroom_now, sentence=said)
 
 
 def sum_of_parts(apart: Apart) -> str:

@@ -11,7 +11,7 @@ from arfloor import rundir
 from arfloor.cli import main
 from arfloor.core import units
 from arfloor.core.cases import Estimate
-from arfloor.report import card, html, model, text
+from arfloor.report import card, html, model, phrases, text
 from arfloor.runtime import show
 from tests.synthetic import about, cpu_world, gpu_world, write_run
 
@@ -133,3 +133,58 @@ def test_progress_names_blocks_and_latencies_as_reports_do():
 def test_a_prediction_is_titled_in_one_line(capsys):
     shown = said(capsys, "report", "--topology", "h200-x4", "--world", "4").splitlines()
     assert "predicted: 4 ranks, peer path, bfloat16, graph, on gpu0, gpu1, gpu2, gpu3" in shown
+
+
+def beaten(tmp_path):
+    """A run whose best was faster than its probes allow."""
+    world = gpu_world(sizes=SIZES)
+    kinds = tuple(replace(k, alpha_us=k.alpha_us / 4) if k.backend == "host" else k for k in world.kinds)
+    return model.build(rundir.load(write_run(tmp_path, replace(world, kinds=kinds))))
+
+
+def test_a_measured_latency_that_stands_for_the_attainable_is_marked_and_its_slow_probe_named(run, tmp_path):
+    built = beaten(tmp_path)
+    row = built.sections[1].nearest(8192)
+    assert row.floor.slow_probe
+    assert model.attainable(row).endswith("*")
+    for shown in (text.render(built), text.render(built, width=100), card.render(built), html.render(built)):
+        told = " ".join(shown.split())
+        assert re.search(
+            r"\* measured, faster than the links as probed would allow, at .*: slow probe: \w+", told
+        )
+        assert re.search(r"\d\\?\*[ <]", told)
+    quiet = model.build(rundir.load(run))
+    assert all("*" not in model.attainable(row) for s in quiet.sections for row in s.rows)
+    assert "faster than the links as probed" not in text.render(quiet)
+
+
+def test_an_open_ratio_is_shown_with_the_interval_that_leaves_it_open(run):
+    built = model.build(rundir.load(run))
+    row = built.sections[1].nearest(262144)
+    v = row.verdict
+    assert phrases.now(v) == units.ratio(v.headroom_now.value)
+    unsure = replace(v, status="undecided", reason="interval_meets_band", decided_on=(0.8, 9.0))
+    assert phrases.now(unsure).endswith("x [0.80, 9.00]")
+    assert phrases.left(replace(v, reason="interval_meets_floor")).endswith("]")
+    wide = replace(v, headroom_now=replace(v.headroom_now, lo=1.1, hi=9.0))
+    assert phrases.now(wide).endswith("x [1.10, 9.00]")
+    nothing = replace(unsure, decided_on=(0.001, 9000.0))
+    section = replace(built.sections[1], rows=(replace(row, verdict=nothing),))
+    shown = text.render(replace(built, sections=(section,)))
+    assert "x [unknown]" in shown  # no style of the terminal's
+
+
+def test_a_gain_on_a_busy_machine_is_no_advice_in_any_format(run):
+    built = model.build(rundir.load(run))
+    section = built.sections[1]
+    rows = tuple(
+        replace(r, verdict=replace(r.verdict, headroom_now=replace(r.verdict.headroom_now, lo=1.1, hi=9.0)))
+        for r in section.rows
+    )
+    noisy = replace(built, sections=(replace(section, rows=rows),))
+    pasted = card.render(noisy)
+    assert "**The machine was busy: measure again.** host line64 beats the default, by" in pasted
+    assert "Switch now" not in pasted
+    assert "NCCL uses 4 channels" not in pasted
+    for shown in (pasted, text.render(noisy), html.render(noisy)):
+        assert "Measure again on a quieter machine" in " ".join(shown.split())

@@ -12,6 +12,7 @@ from arfloor.core.verdict import (
     compare_unpaired,
     default_result,
     is_default,
+    is_noisy,
     judge,
     ratio_span,
 )
@@ -187,6 +188,20 @@ def test_a_result_that_lowered_attainable_is_at_the_floor_and_the_slow_probe_is_
     assert verdict.status == "at_floor"
     assert verdict.headroom_left.value == verdict.headroom_left.hi == 1
     assert "slow probe: stream sm" in verdict.sentence
+
+
+def test_a_gain_of_which_the_machine_was_too_busy_to_tell_the_size_is_no_advice():
+    def by(lo, hi):
+        return lambda default, candidate: Comparison(
+            answer="faster", ratio=Estimate(value=18.7, lo=lo, hi=hi, n=4, unit="ratio"), pairing="round"
+        )
+
+    pair = (result(40), tuned(2.1))
+    noisy, clear = (judge(pair, floor_at(2), by(lo, 20.0)) for lo in (4.25, 17.0))
+    assert (noisy.status, is_noisy(noisy)) == ("switch", True)
+    assert "the machine was busy, repeat this before switching to nccl" in noisy.sentence
+    assert not is_noisy(clear)
+    assert "At 256 KiB: switch to nccl" in clear.sentence
 
 
 def test_results_of_two_groups_are_refused():
