@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from arfloor.core.box import Box, Place, ancestors
 from arfloor.core.cases import Node
+from arfloor.core.gates import View
 from arfloor.core.nccl_model import pci_graph_gbps
 from arfloor.core.pcie import FLAG_ROOT_PORTS_US, FLAG_SOCKETS_US, FLAG_SWITCH_US, write_figure
 from arfloor.core.rig import RIG_SCHEMA, Derate, Figure, Link, NcclFacts, Rig
@@ -61,7 +62,7 @@ def rig_of(box: Box, name: str) -> Rig:
         title=f"{len(gpus)}x {models[0] if len(models) == 1 else 'GPU'}, from {box.source}",
         gpu=", ".join(models) or "not known",
         compute_capability=capability or (0, 0),
-        p2p=all(p.read == "OK" for p in box.pairs),
+        p2p=View(box, len(box.gpus)).p2p,
         launch="launch",
         nodes=tuple(draft.nodes.values()),
         gpus=tuple(_name(g.id) for g in gpus),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from arfloor.core import units
 from arfloor.core.cases import Estimate, Path, record
 from arfloor.core.choose import Choice, Crossover, Interference, best_subsets, crossovers, interference
-from arfloor.core.predict import Prediction, default_path, predict
+from arfloor.core.predict import Prediction, default_path, path_assumed, predict
 from arfloor.core.rig import Rig, Series, select
 from arfloor.core.rig_words import words
 
@@ -80,7 +80,7 @@ def outlook(
         series=tuple(s for s in rig.series if (s.world, s.path) == (world, way)),
         assumed=assumed,
         notes=rig.notes,
-        sentences=_sentences(rig, top, crossed, others, groups, assumed),
+        sentences=_sentences(rig, top, crossed, others, groups, assumed, path_assumed(rig, path)),
     )
 
 
@@ -104,6 +104,7 @@ def _sentences(
     choices: Sequence[Choice],
     groups: Sequence[Interference],
     assumed: Sequence[str],
+    of_path: str,
 ) -> tuple[str, ...]:
     floor = top.floor
     said = [
@@ -111,6 +112,7 @@ def _sentences(
         f"({floor.algorithm}; no software below {units.us(floor.bound.value)}), "
         f"our kernels {_us(top.kernels)}."
     ]
+    said += [of_path] if of_path else []
     if top.nccl is not None:
         times = top.nccl.value / floor.attainable.value
         said.append(

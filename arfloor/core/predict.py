@@ -58,8 +58,31 @@ def models(rig: Rig) -> tuple[Model, ...]:
 
 
 def default_path(rig: Rig) -> Path:
-    """`peer` where GPUs reach each other's memory, else `host`."""
-    return "peer" if rig.p2p else "host"
+    """`peer` where GPUs reach each other's memory, else `host`, which every box has.
+
+    Where nobody said whether they do: `peer` for GPUs that are all joined by links of their own, which
+    serve nothing else.
+    """
+    return "peer" if rig.p2p or (rig.p2p is None and _all_joined(rig)) else "host"
+
+
+def path_assumed(rig: Rig, path: Path | None) -> str:
+    """What has to be assumed of peer access to predict a path (None: the default one), in a sentence; empty
+    where it is known, or where the host path was asked for."""
+    if rig.p2p is not None or path == "host":
+        return ""
+    settle = "`nvidia-smi topo -p2p r` and `-p2p w` tell; p2p = true or false in topology.toml settles it"
+    if (path or default_path(rig)) == "peer":
+        return f"Its GPUs are assumed to have peer access, which the description does not say ({settle})."
+    return (
+        "Whether its GPUs have peer access is not known: assumed that they have none, so that bytes go "
+        f"through host memory; the path peer can be asked for ({settle})."
+    )
+
+
+def _all_joined(rig: Rig) -> bool:
+    joined = {frozenset((k.a, k.b)) for k in rig.links}
+    return all(frozenset(pair) in joined for pair in itertools.combinations(rig.gpus, 2))
 
 
 def timings(
@@ -86,7 +109,7 @@ _REFERENCE_NBYTES = 1 << 20
 
 @lru_cache(maxsize=256)
 def _reference(rig: Rig, ranks: tuple[str, ...], path: Path) -> dict[str, tuple[Timing, Timing, Timing]]:
-    if path == "peer" and not rig.p2p:
+    if path == "peer" and rig.p2p is False:
         raise ValueError(f"{rig.name}: its GPUs have no peer access; expected path host")
     found: dict[str, tuple[Timing, Timing, Timing]] = {}
     for algorithm in PEER if path == "peer" else HOST:

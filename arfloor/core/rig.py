@@ -116,14 +116,14 @@ class Series:
 
 @record
 class Rig:
-    """A described box. `p2p`: whether GPUs can load and store each other's memory."""
+    """A described box. `p2p`: whether GPUs can load and store each other's memory; absent: nobody said."""
 
     schema: int
     name: str
     title: str
     gpu: str
     compute_capability: tuple[int, int]
-    p2p: bool
+    p2p: bool | None = None
     launch: str
     nodes: tuple[Node, ...]
     gpus: tuple[str, ...]

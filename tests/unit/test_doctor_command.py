@@ -155,6 +155,42 @@ def test_written_topology_is_read_back_and_means_the_same(pasted, tmp_path, caps
     ET.parse(tmp_path / "mybox" / "box.svg")
 
 
+RELATIONS = MATRIX[: MATRIX.index("$")]
+
+
+def test_unknown_peer_access_stays_unknown_and_what_is_assumed_is_said(tmp_path, capsys):
+    file, folder = tmp_path / "topo.txt", tmp_path / "mybox"
+    file.write_text(RELATIONS)
+    run(capsys, "--from", file, "--write", folder)
+    assert "p2p =" not in (folder / "topology.toml").read_text()
+    assert topologies_io.read(folder / "topology.toml").p2p is None
+    assert main(["report", "--topology", str(folder), "--world", "2"]) == 0
+    by_default = flat(capsys.readouterr().out)
+    assert "host path" in by_default
+    assert "peer access is not known: assumed that they have none" in by_default
+    assert main(["report", "--topology", str(folder), "--path", "peer"]) == 0
+    assert "assumed to have peer access" in flat(capsys.readouterr().out)
+    assert main(["report", "--topology", str(folder), "--path", "host"]) == 0
+    assert "peer access" not in flat(capsys.readouterr().out)
+    asked = ["--model", "DeepSeek-V4-Flash", "--tp", "4", "--tok-s", "64:509", "--using", "arfloor"]
+    assert main(["whatif", "--topology", str(folder), "--path", "peer", *asked]) == 0
+    assert "assumed to have peer access" in flat(capsys.readouterr().out)
+
+
+def test_nvlink_between_all_gpus_makes_peer_the_likelier_path(tmp_path, capsys):
+    (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n"
+        "GPU0\t X \tNV4\t0-7\t0\nGPU1\tNV4\t X \t0-7\t0\n")  # fmt: skip
+    run(capsys, "--from", tmp_path / "topo.txt", "--write", tmp_path / "box")
+    assert main(["report", "--topology", str(tmp_path / "box")]) == 0
+    shown = flat(capsys.readouterr().out)
+    assert "peer path" in shown
+    assert "assumed to have peer access" in shown
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
 def test_no_topology_can_be_written_of_one_gpu_or_of_none(capsys, tmp_path):
     file = tmp_path / "one.txt"
     file.write_text("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0\n")

@@ -210,7 +210,7 @@ def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
     """What a box's description predicts: NCCL by its own formula, our kernels, the floor.
 
     Raises MissingInput when the box has too few GPUs, no such path, or no figures for NCCL."""
-    from arfloor.core.predict import launch_of, predict
+    from arfloor.core.predict import launch_of, path_assumed, predict
 
     try:
         found = [predict(rig, world=tp, path=way, nbytes=n) for n in PREDICTED_SIZES]
@@ -240,7 +240,10 @@ def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
         bound=lambda nbytes: _bound_input(
             floors.get(nbytes) or predict(rig, world=tp, path=way, nbytes=nbytes).floor, "predicted"
         ),
-        caveats=("nothing was measured on this box: every latency is predicted from its description",),
+        caveats=(
+            "nothing was measured on this box: every latency is predicted from its description",
+            *((of_path,) if (of_path := path_assumed(rig, way)) else ()),
+        ),
     )
 
 
