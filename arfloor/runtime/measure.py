@@ -134,9 +134,10 @@ def _warm_up(bench: Bench, row: BlockPlan, live: Live) -> None:
         assert timer is not None  # `_prepare` failed the case otherwise
         live.timer = timer(live.op, live.case, bench)
         live.timer.warm_up()
-        begin = time.perf_counter()
+        begin, setup_s = time.perf_counter(), live.timer.setup_s
         live.timer.measure(timer.pilot)
-        return (time.perf_counter() - begin) / timer.pilot, live.timer.setup_s
+        besides_s = live.timer.setup_s - setup_s  # no replay of the pilot's
+        return (time.perf_counter() - begin - besides_s) / timer.pilot, setup_s
 
     mine = _step(bench, row, live, "warm-up", act)
     if mine is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from arfloor.core.slopes import chain_us
-from arfloor.runtime import stopping, timing_gpu
+from arfloor.runtime import measure, stopping, timing_gpu
 from arfloor.runtime.health import Reading
 from arfloor.runtime.measure import measure_block
 from tests.unit.test_measure import WORLD, make_bench, make_row, stop_after
@@ -17,20 +20,32 @@ from tests.unit.threads import Summing, on_all_ranks
 EACH_US = 10.0  # one operation, in every chain of every rank
 
 
+CAPTURE_S, REPLAY_S = 2.0, 1.0
+
+
+class Clock(threading.local):
+    """A rank's host clock, which captures and replays alone move."""
+
+    now_s = 0.0
+
+
 class Gpus:
     """Virtual GPUs. A chain of n operations takes 20 us + n EACH_US, on rank r n r `late_us` more."""
 
     def __init__(self, monkeypatch, late_us=0.0):
         self.late_us, self.captures, self.replays = late_us, [], []
+        self.clock = Clock()
         gpus = self
 
         class Chain:
             def __init__(self, op, count, barrier, *, graph, least_nodes=None):
                 self.rank, self.count = op.group.rank if op is not None else 0, count
                 gpus.captures.append((self.rank, count))
+                gpus.clock.now_s += CAPTURE_S
 
             def replay_us(self):
                 gpus.replays.append((self.rank, self.count))
+                gpus.clock.now_s += REPLAY_S
                 return 20 + self.count * (EACH_US + self.rank * gpus.late_us)
 
             def close(self):
@@ -102,17 +117,46 @@ def test_a_graph_follows_itself_unless_told_to_take_turns(tmp_path, monkeypatch,
         row = make_row(["one"], mode="graph")
         timer = timing_gpu.Graph(Summing(group).prepare(row.cases[0], group, 4), row.cases[0], bench)
         timer.warm_up()
-        timer.take_turns = turns
+        if turns:
+            timer.take_turns = True
         group.barrier()
         if group.rank == 0:
             gpus.replays.clear()
+            timer.before = lambda: before.append(len(gpus.replays))
         group.barrier()
         return timer.measure(3)
 
+    before = []
     readings = on_all_ranks(WORLD, action)[0]
     assert readings == pytest.approx(3 * [20 + 40 * EACH_US] + 3 * [20 + 8 * EACH_US])
     seen = [count for rank, count in gpus.replays if rank == 0]
     assert seen == ([40, 40, 8, 8, 40, 8, 40, 8] if turns else [40] * 4 + [8] * 4)
+    assert len(before) == len(seen)
+
+
+def test_replays_that_do_not_count_are_no_part_of_what_a_replay_costs(tmp_path, monkeypatch):
+    gpus = Gpus(monkeypatch)
+    clock = SimpleNamespace(perf_counter=lambda: gpus.clock.now_s, monotonic=time.monotonic)
+    for module in (measure, timing_gpu):
+        monkeypatch.setattr(module, "time", clock)
+    warm, rounds = [], []
+
+    def replays_a_round(replay_s, budget_s, *, rounds, setup_s):
+        warm.append((replay_s, setup_s))
+        return 5
+
+    def decide(taken, *, spent_s, setup_s, **_):
+        rounds.append((spent_s, setup_s))
+        return ("budget", 0) if len(rounds) == 2 else (None, 3)
+
+    monkeypatch.setattr(stopping, "replays_a_round", replays_a_round)
+    monkeypatch.setattr(stopping, "decide", decide)
+    measured(tmp_path, "graph")
+    # a replay is one of either chain; two captures, and a first replay of each graph
+    assert warm == [(2 * REPLAY_S, 2 * CAPTURE_S + 2 * REPLAY_S)] * WORLD
+    # a round: a long chain of its own, a first replay of each graph, and those that count
+    setup_s = CAPTURE_S + 2 * REPLAY_S
+    assert rounds == [(setup_s + 10 * REPLAY_S, setup_s), (2 * setup_s + 16 * REPLAY_S, 2 * setup_s)]
 
 
 def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
