@@ -10,6 +10,7 @@ The kernels themselves are described in docs/kernels.md.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -227,11 +228,11 @@ class Reducer:
         )
         self._group = group
         self.slab = slabs.slab(path, group, layout(plan, group.world, path, max_nbytes).nbytes)
-        try:
-            self.end = jointly(
-                group,
-                f"counters of {plan.name}",
-                lambda: self.end_type(
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.slab.close)
+
+            def make_end() -> Endpoint:
+                end = self.end_type(
                     plan=plan,
                     path=path,
                     dtype=dtype,
@@ -240,11 +241,12 @@ class Reducer:
                     max_nbytes=max_nbytes,
                     spin_s=spin_s,
                     function=function,
-                ),
-            )
-        except BaseException:
-            self.slab.close()
-            raise
+                )
+                undo.callback(end.close)  # another rank may fail
+                return end
+
+            self.end = jointly(group, f"counters of {plan.name}", make_end)
+            undo.pop_all()
 
     @classmethod
     def _load(

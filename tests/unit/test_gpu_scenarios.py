@@ -18,10 +18,11 @@ pytest.importorskip("torch")
 
 from arfloor.backends import tune
 from arfloor.backends.host import Host
+from arfloor.backends.ours import Endpoint, OursError
 from arfloor.backends.peer import Peer
 from arfloor.core.cases import Case
 from arfloor.core.plans import flaw, parse
-from arfloor.runtime import timing_gpu, verify
+from arfloor.runtime import barrier, slabs, timing_gpu, verify
 from tests.unit.cuda_on_cpu import Cuda, forget_streams
 
 GPU = Path(__file__).parents[1] / "gpu"
@@ -164,3 +165,53 @@ def test_groups_reduce_side_by_side(ranks: Ranks, path: Any, variant: str) -> No
 def test_one_ranks_mistake_is_said_on_all(ranks: Ranks) -> None:
     answers = ranks.ask(2, "joint_errors", "host")
     assert ["rank 1: JitError" in answer["said"] for answer in answers] == [True, True]
+
+
+def test_a_barrier_that_one_rank_cannot_make_is_refused_to_all_and_leaves_nothing(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def arch(ordinal: int) -> str:
+        if ordinal == 1:
+            raise RuntimeError("no such device")
+        return "sm_90"
+
+    monkeypatch.setattr(barrier, "device_arch", arch)
+
+    def made(group: Any) -> None:
+        with pytest.raises(
+            slabs.SlabError, match=r"^device barrier could not be set up: rank 1: RuntimeError"
+        ):
+            barrier.DeviceBarrier(group, "peer", device=group.rank)
+
+    ranks.cuda.run(3, made)
+    assert ranks.cuda.allocated == 0
+
+
+@pytest.mark.parametrize(("step", "what"), [("__init__", "counters of"), ("bind", "operations of")])
+def test_a_set_up_that_fails_late_on_one_rank_is_refused_to_all_and_leaves_nothing(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, step: str, what: str
+) -> None:
+    real = getattr(Endpoint, step)
+
+    def fails(end: Endpoint, *arguments: Any, **more: Any) -> Any:
+        if ranks.cuda.here.group.rank == 1:
+            raise MemoryError("no room")
+        return real(end, *arguments, **more)
+
+    monkeypatch.setattr(Endpoint, step, fails)
+    case = Case(
+        backend="peer",
+        variant="line128",
+        path="peer",
+        devices=("cuda:0", "cuda:1", "cuda:2"),
+        numel=512,
+        dtype="bfloat16",
+        mode="graph",
+    )
+
+    def made(group: Any) -> None:
+        with pytest.raises(OursError, match=f"^{what} .* could not be set up: rank 1: MemoryError: no room"):
+            Peer().prepare(case, group, 4)
+
+    ranks.cuda.run(3, made)
+    assert ranks.cuda.allocated == 0
