@@ -87,9 +87,8 @@ def _case(case: Case) -> str | None:
 def _samples(samples: Samples) -> str | None:
     if samples.rank < 0:
         return f"expected a rank of 0 or more, found {samples.rank}"
-    wild = next(
-        (us for us in (*samples.us, *samples.chains_us) if not -MOST < us < MOST), None
-    )  # noise may carry one below 0
+    read = (*samples.us, *samples.chains_us)
+    wild = next((us for us in read if not -MOST < us < MOST), None)  # noise may carry one below 0
     return None if wild is None else f"expected microseconds, found {wild:g}"
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 import arfloor
 from arfloor import rundir
 from arfloor.core.judgement import judge_all
+from arfloor.core.rates import BEST
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -100,6 +102,8 @@ def test_smoke_with_gloo_and_mpi_measures_verifies_and_reports(tmp_path):
     assert mpi
     assert {r.status for r in mpi} <= {"ok", "unsupported"}
     assert {p.kind for p in run.primitives} == {"pingpong", "stream", "reduce"}
+    best = Counter((p.kind, p.source) for p in run.primitives if p.active == BEST)
+    assert best["pingpong", "gloo"] >= 2  # of the probes, and of those beside the first block
     for group in judge_all(run.results, run.primitives):
         bound = group.floor.bound.lo
         assert 0 < bound <= group.floor.attainable.value
@@ -138,6 +142,7 @@ def test_each_fault_costs_its_case_and_nothing_else(tmp_path, recipe):
         assert "rank 1" in failed[name].detail
     assert all(r.latency is None for r in failed.values())
     assert len(run.records) == 4  # two sizes, two launches: no block was lost
+    assert run.primitives == ()  # the recipe asks for none
     assert len(run.manifest.failures) == 3  # refusing needed no kill
     for reason in ("worker_died", "worker_hung", "raised"):
         assert any(reason in text for text in run.manifest.failures)

@@ -176,6 +176,7 @@ def test_a_slope_that_noise_carried_to_zero_has_a_ratio():
     assert found is not None
     assert fault(Samples(case_id="a", launch=0, round=0, rank=0, us=(-0.2, 0.0, 3.0))) is None
     assert fault(Samples(case_id="a", launch=0, round=0, rank=0, us=(1e300,))) is not None
+    assert fault(Samples(case_id="a", launch=0, round=0, rank=0, us=(1.0,), chains_us=(60.0, 1e300)))
 
 
 def test_a_run_without_default_or_floor_is_drawn(run, tmp_path):

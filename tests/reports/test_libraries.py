@@ -8,8 +8,8 @@ import pytest
 
 from arfloor import rundir
 from arfloor.core.cases import Case
-from arfloor.core.libraries import by_library, is_untouched
-from arfloor.core.verdict import compare_unpaired
+from arfloor.core.libraries import by_library, is_untouched, tied
+from arfloor.core.verdict import Comparison, compare_unpaired, is_correct
 from arfloor.report import card, html, libraries, model, rows, text
 from tests.synthetic import Kind, gpu_world, write_run
 
@@ -144,6 +144,23 @@ def test_a_winner_that_cannot_be_told_from_the_next_is_tied_with_it(tmp_path):
     assert all(" or " not in cells[0] for _, cells in found.rows)
     assert libraries.TIE_NOTE in text.render(built)
     assert {len(r.tied_labels) for r in rows.rows(built) if r.path == "host"} == {1}
+
+
+@pytest.mark.parametrize(("answer", "count"), [("same", 1), ("undecided", 1), ("faster", 0)])
+def test_what_the_best_is_not_surely_faster_than_is_tied_with_it(report, answer, count):
+    row = next(r for r in section_of(report, "peer").rows if r.nbytes == 262144)
+    best = row.verdict.best
+    others = [r for r in row.results if is_correct(r) and r is not best]
+    second = min(others, key=lambda r: r.latency.value)
+    untrue = replace(second, status="wrong", reason="wrong_result")
+
+    def compare(default, candidate):
+        assert candidate is best
+        told = answer if default.case == second.case else "faster"
+        return Comparison(answer=told, ratio=None, pairing="round", reason=told)
+
+    assert tied((*row.results, untrue), best, compare) == (second,) * count
+    assert tied(row.results, None, compare) == ()
 
 
 def test_the_default_that_wins_ties_by_the_spread_of_the_other(tmp_path):

@@ -87,6 +87,8 @@ def test_probes_beside_a_quiet_block_lower_the_bound_of_a_busy_moment(monkeypatc
     again = cpu.Again(bench)
     busy = again()
     assert {p.kind for p in busy} == {"pingpong", "stream", "reduce"}
+    (stream,) = (p.estimate.value for p in busy if p.kind == "stream")
+    assert (stream > 262144 / link.delay_s / 1e9) == (world == 3)  # what a rank sends to all others together
     link.delay_s = 0.0
     quiet = again()
     assert {"pingpong", "stream"} <= {p.kind for p in quiet}
@@ -100,6 +102,14 @@ def test_probes_beside_a_quiet_block_lower_the_bound_of_a_busy_moment(monkeypatc
     assert bound_us([*first, *busy, *quiet]) < 900.0
     link.delay_s = 0.002
     assert not {"pingpong", "stream"} & {p.kind for p in again()}  # what is slower is not told
+
+
+def test_probing_ends_after_its_patience_with_the_first_probes(monkeypatch):
+    link = Busy()
+    monkeypatch.setattr(cpu, "GlooLink", lambda world: link)
+    found = cpu.measure(make_bench(), budget_s=0.01)  # four of them: two probes at the most
+    assert {p.kind for p in found} <= {"pingpong", "stream"}
+    assert [p.kind for p in found if p.active == "one_way"] == ["pingpong"]
 
 
 def test_a_probe_that_turns_slow_ends_with_what_it_has(monkeypatch):

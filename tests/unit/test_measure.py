@@ -79,6 +79,7 @@ def test_a_block_is_measured_in_rounds_and_recorded_alike(tmp_path):
     shapes = [[(s.case_id, s.round, len(s.us)) for s in samples] for _, samples in found]
     assert shapes[0] == shapes[1] == shapes[2]
     assert {s.rank for s in found[2][1]} == {2}
+    assert {s.chains_us for _, samples in found for s in samples} == {()}  # the clock read the samples
     kinds = [line["kind"] for line in Tail(tmp_path / "progress-0").read()]
     assert kinds.index("timing") > kinds.index("case")
 

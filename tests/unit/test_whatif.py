@@ -288,7 +288,8 @@ def test_verdicts(latencies):
     unsure = decide(free, [switch], 0.07)
     assert unsure.decision == "pursue"
     assert unsure.sentence.endswith("not sure to be the 7 % that is worth the work")
-    none = decide(free, [switch], 0.095)
+    slower_rest = run_scenario(low, 1, parse("rest:0.9", low))[0]
+    none = decide(free, [slower_rest, switch], 0.095)
     assert none.decision == "none_is_worth_it"
     assert none.sentence.startswith(f"no change that was asked about gives 9.5 %, the most: {switch.label} ")
     assert "reduces that cost nothing would give +" in none.sentence
