@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from arfloor.core.box import Box, Place, ancestors
+from arfloor.core.box import Box, PciLink, Place, ancestors, pcie_gbps
 from arfloor.core.cases import Node
 from arfloor.core.gates import View
 from arfloor.core.nccl_model import pci_graph_gbps
@@ -55,7 +55,7 @@ def rig_of(box: Box, name: str) -> Rig:
         draft.notes.append("compute capability is not known: 0.0 stands for it")
     used = {n for k in draft.links for n in (k.write, k.latency)} | {"launch", "dense", "staged", "host"}
     nccl = _nccl(draft, box)
-    used |= {nccl.bus, nccl.error} if nccl else set()
+    used |= {nccl.bus, nccl.error}
     return Rig(
         schema=RIG_SCHEMA,
         name=name,
@@ -78,22 +78,37 @@ def rig_of(box: Box, name: str) -> Rig:
     )
 
 
-def _nccl(draft: _Draft, box: Box) -> NcclFacts | None:
-    """What NCCL's own model takes the slowest GPU's link for; None where generation or width is unknown."""
-    links = [place.link for g in box.gpus if (place := box.place(g.id)) is not None and place.link]
-    known = [(k.gen_max or k.gen, k.width_max or k.width) for k in links]
-    seen = [(gen, width) for gen, width in known if gen and width]
-    if len(seen) < len(box.gpus):
-        return None
-    bus = min(pci_graph_gbps(gen, width) for gen, width in seen)
-    draft.figures["nccl_bus"] = Figure(
-        value=bus, lo=bus * 0.75, hi=bus * 1.1, unit="GB/s", origin="predicted",
-        source="what NCCL's topology takes the slowest GPU's link for (docs/floor.md)",
-    )  # fmt: skip
+def _nccl(draft: _Draft, box: Box) -> NcclFacts:
+    """What NCCL's own model takes the slowest GPU's link for; a wide guess where no source says its rate."""
+    places = [box.place(g.id) for g in box.gpus]
+    seen = [_graph_gbps(place.link) if place and place.link else None for place in places]
+    known = [gbps for gbps in seen if gbps is not None]
+    if len(known) == len(seen):
+        bus = min(known)
+        draft.figures["nccl_bus"] = Figure(
+            value=bus, lo=bus * 0.75, hi=bus * 1.1, unit="GB/s", origin="predicted",
+            source="what NCCL's topology takes the slowest GPU's link for (docs/floor.md)",
+        )  # fmt: skip
+    else:
+        low, bus, high = (pci_graph_gbps(gen) for gen in (3, 4, 5))
+        draft.figures["nccl_bus"] = Figure(
+            value=bus, lo=low * 0.75, hi=high * 1.1, unit="GB/s", origin="assumed",
+            source=f"{box.source} states no PCIe generation and width: what NCCL's topology takes Gen4 x16 "
+            "for, Gen3 to Gen5 possible (docs/floor.md)",
+        )  # fmt: skip
     draft.figures["nccl_error"] = Figure(
         value=1.4, lo=0.95, hi=2.0, unit="ratio", origin="assumed", source="as on boxes with known series"
     )
     return NcclFacts(bus="nccl_bus", error="nccl_error")
+
+
+def _graph_gbps(link: PciLink) -> float | None:
+    """GB/s that NCCL's graph gives a link of known generation and width, or of a rate stated outright."""
+    gen, width = link.gen_max or link.gen, link.width_max or link.width
+    if gen and width:
+        return pci_graph_gbps(gen, width)
+    raw = pcie_gbps(3, 16)
+    return pci_graph_gbps(3) * link.stated_gbps / raw if link.stated_gbps and raw else None
 
 
 def _name(place_id: str) -> str:

@@ -29,6 +29,17 @@ def words(rig: Rig, figures: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(used.get(name, name) for name in figures))
 
 
+def assumed_rates(rig: Rig) -> str:
+    """The rates of links that somebody assumed for want of a fact, and where to put it; empty without one."""
+    names = [k.write for k in rig.links if k.kind in ("pcie", "uplink")]
+    names += [rig.nccl.bus] if rig.nccl else []
+    guessed = [n for n in dict.fromkeys(names) if rig.figures[n].origin == "assumed"]
+    if not guessed:
+        return ""
+    what = " and ".join(words(rig, guessed))
+    return f"assumed in it: {what} (topology.toml: {', '.join(guessed)}); put what is known there"
+
+
 def _uses(rig: Rig) -> dict[str, str]:
     """Figure -> words; of a figure with several uses those of the first."""
     found: dict[str, str] = {rig.launch: "the launch of a graph node"}

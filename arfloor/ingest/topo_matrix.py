@@ -86,7 +86,8 @@ def read_topo_matrix(text: str) -> tuple[Box, tuple[Warned, ...]]:
     for matrix in matrices:
         if matrix.is_p2p:
             box = _with_status(box, matrix, warned)
-    unknown = [("links", "nvidia-smi topo prints no PCIe generation or width")]
+    stated = "NCCL's topology XML and `lstopo --of xml` do"
+    unknown = [("links", f"nvidia-smi topo prints no PCIe generation or width; {stated}")]
     if not relations:
         unknown.append(("tree", "nvidia-smi topo -p2p prints no connections: paste topo -m as well"))
     asked = {c for m in matrices if m.is_p2p for c in m.capabilities or "r"}

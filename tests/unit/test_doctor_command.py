@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,44 @@ def test_nvlink_between_all_gpus_makes_peer_the_likelier_path(tmp_path, capsys):
     shown = flat(capsys.readouterr().out)
     assert "peer path" in shown
     assert "assumed to have peer access" in shown
+
+
+def test_nccl_is_predicted_though_nobody_said_the_generation(tmp_path, capsys):
+    file, folder = tmp_path / "topo.txt", tmp_path / "mybox"
+    file.write_text(RELATIONS)
+    run(capsys, "--from", file, "--write", folder)
+    rig = topologies_io.read(folder / "topology.toml")
+    bus = rig.figures[rig.nccl.bus]
+    assert bus.origin == "assumed"
+    assert bus.lo < 12 < 48 < bus.hi  # what NCCL takes Gen3 and Gen5 for
+    asked = ["--model", "DeepSeek-V4-Flash", "--tp", "4", "--tok-s", "64:509", "--apply", "switch:attainable"]
+    assert main(["whatif", "--topology", str(folder), *asked]) == 0
+    shown = flat(capsys.readouterr().out)
+    assert "A(S): nccl of mybox (predicted)" in shown
+    assert "(topology.toml: pcie_assumed, nccl_bus)" in shown
+
+
+def test_a_rate_stated_outright_is_taken_for_the_generation_that_has_it():
+    links = [PciLink(gen=4, width=16), PciLink(stated_gbps=16 * 16 * 128 / 130 / 8)]
+    by_gen, by_rate = (
+        rig_of(replace(b, places=tuple(replace(p, link=k) if p.kind == "gpu" else p for p in b.places)), "x")
+        for k in links
+        for b in [linked(nvlinks=0)]
+    )
+    assert by_rate.figures["nccl_bus"].value == pytest.approx(by_gen.figures["nccl_bus"].value)
+    assert by_rate.figures["nccl_bus"].origin == "predicted"
+
+
+def test_where_nccl_is_not_predicted_the_answer_says_why(tmp_path, capsys):
+    folder = tmp_path / "pair"
+    folder.mkdir()
+    topologies_io.write(rig_of(linked(), "pair"), folder / "topology.toml")
+    asked = ["whatif", "--model", "DeepSeek-V4-Flash", "--tp", "2", "--tok-s", "64:509"]
+    assert main([*asked, "--topology", str(folder)]) == 2
+    assert "NCCL over NVLink is not predicted from a description" in capsys.readouterr().err
+    topologies_io.write(replace(rig_of(linked(), "pair"), nccl=None), folder / "topology.toml")
+    assert main([*asked, "--topology", str(folder), "--path", "host"]) == 2
+    assert "its topology.toml has no [nccl]" in capsys.readouterr().err
 
 
 def flat(text):

@@ -128,7 +128,10 @@ def situation(
     name = latencies.default if using is None else using
     if name is None:
         have = ", ".join(c.backend for c in latencies.curves)
-        raise MissingInput(f"--using: {latencies.label} has no default; say which of {have} the server uses")
+        why = f": {latencies.no_default}" if latencies.no_default else ""
+        raise MissingInput(
+            f"--using: {latencies.label} has no default{why}; say which of {have} the server uses"
+        )
     curve = latencies.named(name)
     for concurrency, _ in waiting:
         if concurrency not in dict(steps):

@@ -37,8 +37,9 @@ def _no_bound(nbytes: int) -> Input | None:
 class Latencies:
     """A(S) of every implementation at one number of ranks, and the floor beneath them.
 
-    `default` names the one a user gets untouched, where there is one. `bound` gives the bound at a size
-    where the links are known. `caveats` are sentences from the source; `label` says where all this is from.
+    `default` names the one a user gets untouched, where there is one, else `no_default` may say why.
+    `bound` gives the bound at a size where the links are known. `caveats` are sentences from the source;
+    `label` says where all this is from.
     """
 
     label: str
@@ -50,6 +51,7 @@ class Latencies:
     contention: Input | None = None
     bound: Callable[[int], Input | None] = _no_bound
     caveats: tuple[str, ...] = ()
+    no_default: str = ""
 
     def named(self, name: str) -> TableCurve:
         """The curve of `name`. Raises MissingInput naming those there are."""
@@ -211,6 +213,7 @@ def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
 
     Raises MissingInput when the box has too few GPUs, no such path, or no figures for NCCL."""
     from arfloor.core.predict import launch_of, path_assumed, predict
+    from arfloor.core.rig_words import assumed_rates
 
     try:
         found = [predict(rig, world=tp, path=way, nbytes=n) for n in PREDICTED_SIZES]
@@ -242,9 +245,17 @@ def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
         ),
         caveats=(
             "nothing was measured on this box: every latency is predicted from its description",
-            *((of_path,) if (of_path := path_assumed(rig, way)) else ()),
+            *filter(None, (assumed_rates(rig), path_assumed(rig, way))),
         ),
+        no_default="" if nccl else _no_nccl(rig),
     )
+
+
+def _no_nccl(rig: Rig) -> str:
+    """Why a description predicts no NCCL, and how to say what it takes."""
+    if rig.nccl is None:
+        return "its topology.toml has no [nccl] (figures for bus and error), so NCCL is not predicted"
+    return "NCCL over NVLink is not predicted from a description (give measured latencies: --run or --table)"
 
 
 def from_csv(path: Path) -> Latencies:
