@@ -37,13 +37,15 @@ def render(report: Report, worth: str = "") -> str:
     if not shown:
         lines += ["**Nothing was measured and correct; no verdict.**", ""]
     for section in shown:
-        lines += _section(section, report.primitives, alone=len(shown) == 1)
+        lines += _section(section, report.primitives, report.caveats, alone=len(shown) == 1)
     lines += [*([worth] if worth else []), *_broken(report)]
     lines.append(f"<sub>{_footnote(report, shown)}</sub>")
     return "\n".join(lines) + "\n"
 
 
-def _section(section: Section, primitives: Sequence[Primitive], *, alone: bool) -> list[str]:
+def _section(
+    section: Section, primitives: Sequence[Primitive], told: Sequence[str], *, alone: bool
+) -> list[str]:
     found = whys.why(section, primitives)
     row = found.row
     sizes = _SIZES if alone else _SIZES[1:]
@@ -58,6 +60,7 @@ def _section(section: Section, primitives: Sequence[Primitive], *, alone: bool) 
         *_paragraph(
             [
                 *_advice(section, found),
+                *([f"But: {'; '.join(told)}."] if told else []),
                 *_slow_probes([r for _, r in rows]),
                 *_floor(row),
                 *_why(found),

@@ -119,6 +119,12 @@ class Report:
         return phrases.partial(*self.blocks)
 
     @property
+    def caveats(self) -> tuple[str, ...]:
+        """What the source of published figures says of them, the weightiest first; none of our own runs."""
+        said = self.manifest.recipe.get("caveats", ())
+        return tuple(map(str, said)) if isinstance(said, list | tuple) else ()
+
+    @property
     def box(self) -> str:
         machine = self.manifest.machine
         if machine.device_kind == "cuda":

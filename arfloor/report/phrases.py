@@ -11,6 +11,7 @@ from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Ver
 from arfloor.core.demands import demand_of
 from arfloor.core.fits import Fit
 from arfloor.core.floor import Term
+from arfloor.core.obtain import how_to_get as how_to_get_outside
 from arfloor.core.verdict import (
     DEFAULT_BACKEND,
     chosen_settings,
@@ -175,6 +176,8 @@ def _backend(case: Case) -> str:
     if case.backend in ("peer", "host"):
         kernel = "" if case.variant == "auto" else f"its kernel `{case.variant}` on "
         return f"`arfloor.allreduce.AllReduce` ({kernel}path {case.backend})"
+    if outside := how_to_get_outside(case.backend):
+        return outside
     variant = "" if case.variant == "default" else f", variant `{case.variant}`"
     return f"backend `{case.backend}`{variant}"
 

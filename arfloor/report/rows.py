@@ -26,6 +26,7 @@ class ReportRow:
     `tied_labels`: those that cannot be told from best, by the verdicts' rule.
     `blocks_measured`, `blocks_planned`: of the whole run, equal in all of its rows; fewer measured than
     planned: it is partial. Null where the run does not say what was planned.
+    `caveats`: what the source of published figures says of them; null where there are none.
     """
 
     world: int
@@ -60,9 +61,15 @@ class ReportRow:
     tied_labels: tuple[str, ...] | None = None
     blocks_measured: int | None = None
     blocks_planned: int | None = None
+    caveats: tuple[str, ...] | None = None
 
 
-def row_of(row: Row, origin: Origin, blocks: tuple[int | None, int | None] = (None, None)) -> ReportRow:
+def row_of(
+    row: Row,
+    origin: Origin,
+    blocks: tuple[int | None, int | None] = (None, None),
+    caveats: tuple[str, ...] = (),
+) -> ReportRow:
     """One row of a section, flat; `blocks`: measured and planned of its run."""
     v = row.verdict
     default = triple(v.default.latency if v.default else None)
@@ -100,13 +107,15 @@ def row_of(row: Row, origin: Origin, blocks: tuple[int | None, int | None] = (No
         tied_labels=tuple(short_label(r.case) for r in row.tied),
         blocks_measured=blocks[0],
         blocks_planned=blocks[1],
+        caveats=caveats or None,
     )
 
 
 def rows(report: Report) -> list[ReportRow]:
     """Every verdict of the report as a row, in the report's order."""
     blocks = report.blocks if report.blocks[1] is not None else (None, None)
-    return [row_of(row, report.manifest.origin, blocks) for s in report.sections for row in s.rows]
+    origin, caveats = report.manifest.origin, report.caveats
+    return [row_of(row, origin, blocks, caveats) for s in report.sections for row in s.rows]
 
 
 def render(report: Report) -> str:

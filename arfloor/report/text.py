@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from io import StringIO
 
 from rich import box
@@ -15,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arfloor.core import nccl_picks, units
-from arfloor.core.cases import Estimate, Primitive, Result
+from arfloor.core.cases import Estimate, Result
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
 from arfloor.report.model import (
@@ -61,7 +60,7 @@ def render(report: Report, *, width: int = 140, color: bool = False) -> str:
         console.print(part)
     for section in report.sections:
         table = _fitting(section, console)
-        console.print(_section(section, table, report.primitives, console.width))
+        console.print(_section(section, table, report, console.width))
     if report.failures:
         console.print(_failures(report.failures))
     if report.sections:
@@ -157,15 +156,16 @@ def _sizes(section: Section, *, intervals: bool, checks: bool, ratios: bool, wid
     return table
 
 
-def _section(section: Section, table: Table, primitives: Sequence[Primitive], width: int) -> RenderableType:
+def _section(section: Section, table: Table, report: Report, width: int) -> RenderableType:
     spans = "; ".join(f"{status} {size_span(sizes)}" for status, sizes in status_spans(section))
     drawn = series(section)
-    found = whys.why(section, primitives, drawn)
+    found = whys.why(section, report.primitives, drawn)
     slow = slow_probes(section.rows)
     lines = [f"by size: {spans}", *([slow] if slow else [])]
     lines += [found.row.verdict.sentence, *_floor_lines(found.row)]
     picked = nccl_picks.sentence(nccl_picks.bad_picks(r for row in section.rows for r in row.results))
     lines += [f"next: {found.lever.sentence}"] if found.lever else []
+    lines += [f"but: {caveat}" for caveat in report.caveats]
     chosen = whys.choices_line(found.choices) or picked
     lines += [chosen] if chosen else []
     lines += whys.crossing_lines(found.crossovers)

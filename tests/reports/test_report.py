@@ -128,7 +128,7 @@ def test_json_rows_have_exactly_the_published_keys(gpu):
             *("world", "path", "nbytes", "dtype", "mode", "default_us", "default_case", "best_us"),
             *("best_case", "attainable_us", "attainable_algorithm", "bound_us", "headroom_now"),
             *("headroom_left", "status", "reason", "origin", "default_label", "best_label", "gpus"),
-            *("best_ranks_equal", "tied_labels", "blocks_measured", "blocks_planned"),
+            *("best_ranks_equal", "tied_labels", "blocks_measured", "blocks_planned", "caveats"),
         }
         for name in ("default_us", "best_us", "attainable_us", "bound_us"):
             assert row[f"{name}_lo"] <= row[name] <= row[f"{name}_hi"]
