@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from io import StringIO
 
@@ -18,9 +19,21 @@ from arfloor.core.ratios import Answer
 from arfloor.core.reasons import explain
 from arfloor.core.verdict import short_label
 from arfloor.report import phrases
+from arfloor.report.model import link_of
 from arfloor.rundir import Run, adapter, blocks_done
 
 _STYLE = {"faster": "bold green", "slower": "bold red", "same": "dim", "undecided": "magenta"}
+
+# reasons in the few words that a table has room for
+_SHORT = {
+    "aa_spread": "one case repeated differs as much",
+    "only_in_a": "only in A",
+    "only_in_b": "only in B",
+    "not_ok": "not correct in both",
+    "no_interval": "no interval stated",
+}
+FEW = 12
+"""Undecided cases that are shown where nothing else is to be."""
 
 
 @record
@@ -101,9 +114,13 @@ def to_text(
         file=stream, width=width, force_terminal=color, highlight=False, emoji=False, markup=False
     )
     console.print(Text(f"A: {_name(a)}\nB: {_name(b)}"))
+    nothing = _incomparable(a, b, rows)
+    if nothing and not every:
+        console.print(Text(nothing))
+        return stream.getvalue()
     for line in differences(a, b):
         console.print(Text(f"   {line}"))
-    shown = [r for r in rows if every or r.answer in ("faster", "slower")]
+    shown = list(rows) if every else _worth_showing(rows)
     if shown:
         console.print(_table(shown))
     console.print(Text(f"\n{_summary(rows)}"))
@@ -112,10 +129,44 @@ def to_text(
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
+def _incomparable(a: Run, b: Run, rows: tuple[ComparedCase, ...]) -> str:
+    """Why nothing can be said of the two, in a line; empty where something can."""
+    if a.results and a.results == b.results and a.samples == b.samples:
+        return "A and B are the same run: nothing to compare."
+    if rows and all(r.reason in ("only_in_a", "only_in_b") for r in rows):
+        has, had = _kinds(a), _kinds(b)
+        if has == had:
+            has, had = _kinds(a, modes=True), _kinds(b, modes=True)
+        both = f"both have {has}, but no case alike" if has == had else f"A has {has}; B has {had}"
+        return f"Nothing in common: {both}. --all lists the cases."
+    return ""
+
+
+def _kinds(run: Run, *, modes: bool = False) -> str:
+    """`cpu float32, 2 ranks`: what a run's cases are, without their sizes and implementations."""
+    found = dict.fromkeys(
+        f"{c.path} {c.dtype}{f' {c.mode}' if modes else ''}, {c.world} ranks"
+        for c in (r.case for r in run.results)
+    )
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{'; '.join(list(found)[:3])}{more}" if found else "no case"
+
+
+def _worth_showing(rows: tuple[ComparedCase, ...]) -> list[ComparedCase]:
+    """What changed; where nothing surely did, the undecided ones that are furthest from equal."""
+    changed = [r for r in rows if r.answer in ("faster", "slower")]
+    if changed:
+        return changed
+    open_ones = [r for r in rows if r.answer == "undecided" and r.ratio]
+    far = sorted(open_ones, key=lambda r: -abs(math.log(r.ratio.value)) if r.ratio else 0.0)[:FEW]
+    return [r for r in rows if r in far]
+
+
 def differences(a: Run, b: Run) -> list[str]:
     """Machine, versions and environment that are not the same in both: what else a ratio may be due to."""
     first, second = a.manifest, b.manifest
     pairs = [
+        ("paths", _paths(a), _paths(b)),
         ("device", first.machine.device_name, second.machine.device_name),
         ("ranks", str(first.machine.world), str(second.machine.world)),
     ]
@@ -127,12 +178,24 @@ def differences(a: Run, b: Run) -> list[str]:
 def _name(run: Run) -> str:
     machine = run.manifest.machine
     partial = phrases.partial(len(blocks_done(run)), run.planned)
-    name = f"{run.manifest.run_id}, {run.manifest.started}, {machine.world}x {machine.device_name}"
+    paths = _paths(run)
+    name = f"{run.manifest.run_id}, {phrases.when(run.manifest)}, {machine.world}x {machine.device_name}"
+    name += f", {paths}" if paths else ""
     return f"{name}, {partial}" if partial else name
 
 
+def _paths(run: Run) -> str:
+    """`peer/nvlink, host/pcie`: the paths that a run has cases of, with their links where those are known."""
+    ways = sorted({r.case.path for r in run.results}, key=("peer", "host", "cpu").index)
+    named = [(w, link_of((r for r in run.results if r.case.path == w), run.primitives, w)) for w in ways]
+    return ", ".join(f"{way}/{link}" if link else way for way, link in named)
+
+
 def _table(rows: list[ComparedCase]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(
+        box=box.SIMPLE_HEAD, caption="B / A with its 95 % interval; the answer is taken on the 99 % one"
+    )
+    table.caption_justify = "left"
     for name in ("path", "mode", "dtype"):
         table.add_column(name, no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
@@ -141,10 +204,11 @@ def _table(rows: list[ComparedCase]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("B is")
     for r in rows:
-        told = r.answer if r.ratio else r.reason.replace("_", " ")
+        reason = _SHORT.get(r.reason, r.reason.replace("_", " "))
+        told = r.answer if r.ratio else reason
         # that its interval meets the band is what undecided means
         usual = r.reason in (r.answer, "interval_meets_band")
-        why = f" ({r.reason.replace('_', ' ')})" if r.ratio and not usual else ""
+        why = f" ({reason})" if r.ratio and not usual else ""
         table.add_row(
             r.case.path,
             r.case.mode,

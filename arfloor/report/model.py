@@ -189,7 +189,7 @@ def _sections(
         sections.append(
             Section(
                 path=v.path,
-                link=_link([r for row in rows for r in row.results], primitives, v.path),
+                link=link_of([r for row in rows for r in row.results], primitives, v.path),
                 world=v.world,
                 dtype=v.dtype,
                 mode=v.mode,
@@ -213,7 +213,7 @@ def _section_order(s: Section) -> tuple[object, ...]:
     )
 
 
-def _link(results: Iterable[Result], primitives: Iterable[Primitive], path: str) -> str:
+def link_of(results: Iterable[Result], primitives: Iterable[Primitive], path: str) -> str:
     """The link under a path: as the probes name it, else as the implementations that ran report it."""
     probed = [p.link for p in primitives if p.path == path and p.link and p.status == "ok"]
     named = probed or [r.ran.link for r in results if r.ran and r.ran.link]

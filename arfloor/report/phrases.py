@@ -182,6 +182,11 @@ def _backend(case: Case) -> str:
     return f"backend `{case.backend}`{variant}"
 
 
+def when(manifest: Manifest) -> str:
+    """When a run was measured; of others' figures the day that they were published or written."""
+    return manifest.started if manifest.origin == "measured" else manifest.started.partition("T")[0]
+
+
 def versions(manifest: Manifest) -> str:
     """`torch 2.13.0, nccl 2.28.9, driver 580`: whatever the manifest records, in its order."""
     return ", ".join(f"{name} {version}" for name, version in manifest.versions.items() if version)

@@ -11,7 +11,8 @@ from arfloor import rundir
 from arfloor.cli import main
 from arfloor.core import units
 from arfloor.core.cases import Estimate
-from arfloor.report import card, html, model, phrases, text
+from arfloor.core.compare import compare
+from arfloor.report import card, comparison, html, model, phrases, text
 from arfloor.runtime import show
 from tests.synthetic import about, cpu_world, gpu_world, write_run
 
@@ -42,7 +43,7 @@ def test_no_command_writes_a_percent_sign_to_a_digit(run, capsys):
         said(capsys, "report", run),
         said(capsys, "report", run, "--format", "md"),
         said(capsys, *WHATIF, "--run", run, "--path", "host"),
-        said(capsys, "compare", run, run),
+        said(capsys, "compare", run, run, "--all"),
     ]
     assert "%" in shown[0]
     assert all(not re.search(r"\d%", out) for out in shown)
@@ -65,8 +66,12 @@ def test_compare_says_what_its_table_leaves_out(tmp_path, run, capsys):
         r"Not shown: (\d+) cases; B / A of (\d+) of them is ([\d.]+) to ([\d.]+), half", shown
     )
     assert left_out
-    assert int(left_out[1]) == len(rundir.load(run).results)  # nothing changed between them
-    assert int(left_out[2]) == sum(r.latency is not None for r in rundir.load(run).results)
+    loaded = rundir.load(run)
+    table = shown.partition("B / A")[2].partition("B against A")[0]
+    few = sum(line.rstrip().endswith("undecided") for line in table.splitlines())
+    assert few == min(int(re.search(r"(\d+) undecided", shown)[1]), comparison.FEW) > 0  # nothing changed
+    assert int(left_out[1]) == len(loaded.results) - few
+    assert int(left_out[2]) == sum(r.latency is not None for r in loaded.results) - few
     assert 0.9 < float(left_out[3]) <= float(left_out[4]) < 1.1
     everything = said(capsys, "compare", run, other, "--all")
     assert "Not shown" not in everything
@@ -188,3 +193,29 @@ def test_a_gain_on_a_busy_machine_is_no_advice_in_any_format(run):
     assert "NCCL uses 4 channels" not in pasted
     for shown in (pasted, text.render(noisy), html.render(noisy)):
         assert "Measure again on a quieter machine" in " ".join(shown.split())
+
+
+def test_compare_says_in_a_line_that_there_is_nothing_to_compare(tmp_path, run, capsys):
+    cpu = write_run(tmp_path / "cpu", cpu_world(sizes=SIZES))
+    alike = said(capsys, "compare", run, run).splitlines()
+    assert alike[2:] == ["A and B are the same run: nothing to compare."]
+    apart = said(capsys, "compare", run, cpu).splitlines()
+    assert re.match(r"A: .* Example GPU, peer/nvlink, host/pcie$", apart[0])
+    assert apart[1].endswith("cpu/tcp")
+    nothing = "A has peer bfloat16, 2 ranks; host bfloat16, 2 ranks; B has cpu float32, 2 ranks"
+    assert apart[2:] == [f"Nothing in common: {nothing}. --all lists the cases."]
+    assert "only in A" in said(capsys, "compare", run, cpu, "--all")
+    loaded = rundir.load(run)
+    ways = [
+        replace(loaded, results=tuple(r for r in loaded.results if r.case.path == p))
+        for p in ("peer", "host")
+    ]
+    assert "paths: peer/nvlink -> host/pcie" in comparison.differences(*ways)
+
+
+def test_compare_tells_a_spread_between_repetitions_in_words(tmp_path, run):
+    loaded = rundir.load(run)
+    row = replace(compare(loaded, loaded)[0], reason="aa_spread", answer="undecided")
+    shown = comparison.to_text(loaded, replace(loaded, samples=()), (row,), every=True)
+    assert "one case repeated differs as much" in shown
+    assert "aa spread" not in shown
