@@ -201,7 +201,7 @@ def test_compare_says_in_a_line_that_there_is_nothing_to_compare(tmp_path, run, 
     assert alike[2:] == ["A and B are the same run: nothing to compare."]
     apart = said(capsys, "compare", run, cpu).splitlines()
     assert re.match(r"A: .* Example GPU, peer/nvlink, host/pcie$", apart[0])
-    assert apart[1].endswith("cpu/tcp")
+    assert apart[1].endswith("cpu/shm")
     nothing = "A has peer bfloat16, 2 ranks; host bfloat16, 2 ranks; B has cpu float32, 2 ranks"
     assert apart[2:] == [f"Nothing in common: {nothing}. --all lists the cases."]
     assert "only in A" in said(capsys, "compare", run, cpu, "--all")
