@@ -15,6 +15,7 @@ from tests.gpu.launching import CrewLost, Crews, ended
 PROGRAM = """
 import faulthandler, json, os, signal, sys, time
 rank = int(os.environ["RANK"])
+faulthandler.register(signal.SIGTERM, chain=True)
 print("a library says something", flush=True)
 for line in sys.stdin:
     name, *arguments = line.split()
@@ -23,7 +24,6 @@ for line in sys.stdin:
     if name == "raises" and rank == 1:
         sys.exit("what went wrong")
     if name == "hangs" and rank == 0:
-        faulthandler.register(signal.SIGTERM, chain=True)
         time.sleep(60)
     print(json.dumps({"rank": rank, "said": arguments, "pid": os.getpid()}), flush=True)
 """
@@ -68,5 +68,5 @@ def test_a_rank_that_raises_or_hangs_is_named_with_what_it_left(crews: Crews) ->
         crews.ask(2, "raises")
     assert crews.ask(2, "say", "on") is not None  # and others are started
     with pytest.raises(CrewLost, match=r"(?s)hangs: rank 0 did not answer within 0 s.*line 13"):
-        crews.ask(2, "hangs", timeout_s=0.1)
+        crews.ask(2, "hangs", timeout_s=0.5)
     assert [a["said"] for a in crews.ask(2, "say", "on")] == [["on"], ["on"]]
