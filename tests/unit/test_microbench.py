@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import faulthandler
 import importlib
 import io
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ import pytest
 import torch
 
 from arfloor.runtime import chains, timing_gpu
+from arfloor.runtime.ranks import NO_MULTICAST
 
 ROOT = Path(__file__).parents[2]
 # code that no test runs without a GPU
@@ -131,5 +134,36 @@ def test_luck_of_slabs_is_told_from_that_of_captures(monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "microbench"))
     spreads = importlib.import_module("slab_luck").spreads
     assert spreads([[9.0, 9.0], [11.0, 11.0]]) == pytest.approx((100 * 2**0.5 / 10, 0.0))
+    assert spreads([[9.0, 11.0], [11.0, 13.0]]) == pytest.approx((100 / 11, 100 * 2**0.5 / 11))
     between, within = spreads([[9.0, 11.0], [9.0, 11.0]])
     assert (between, within) == pytest.approx((0.0, 100 * 2**0.5 / 10))
+
+
+def test_a_limit_is_over_for_all_when_it_is_for_one(monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    rank = object.__new__(importlib.import_module("gpu_ranks").GpuRank)
+    rank.rank, rank._begun, rank._limit_s = 0, time.monotonic(), 60.0
+    rank.group = SimpleNamespace(all_gather=lambda spent_s: [spent_s, 61.0])
+    assert rank.over("8192 B")
+    assert capsys.readouterr().out == "8192 B and on: left out, 60 s are over\n"
+    rank.group = SimpleNamespace(all_gather=lambda spent_s: [spent_s, 59.0])
+    assert not rank.over("8192 B")
+
+
+def test_a_script_that_joins_will_end_and_turns_multicast_off(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    gpu_ranks = importlib.import_module("gpu_ranks")
+    ends: list[tuple[float, bool]] = []
+    for name in NO_MULTICAST:
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda s, *, exit: ends.append((s, exit)))
+    monkeypatch.setattr(gpu_ranks, "die_with_parent", lambda: None)
+    monkeypatch.setattr(gpu_ranks, "GpuRank", lambda limit_s: limit_s)
+    assert gpu_ranks.join(30.0) == 30.0
+    assert ends == [(30.0 + gpu_ranks.GRACE_S, True)]
+    assert {name: os.environ[name] for name in NO_MULTICAST} == NO_MULTICAST
+    assert sys.excepthook is gpu_ranks._end_at_once
