@@ -16,7 +16,7 @@ of one replay differ.
 Expected, from two sweeps (`turns`: late 0.5 on each rank by itself, gap 70 us, sd 6 to 9 %) and from
 `graph_ends.py` (`row`: no upper heap, ranks within 2 us): `row` has one heap and an sd below 2 %.
 
-About 15 s on two GPUs, of which ten are starting; a size is printed when it is measured.
+Expected to take about 15 s on two GPUs, of which ten are starting; a size is printed when it is measured.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ What to look for: 1.75 times fewer bytes can save at most 43 % of what the wire 
 latency; so little at 64 KiB, more at 1 MiB, and over NVLink perhaps less than the packing costs. bfloat16
 itself rounds a sum by up to 0.4 %, which is what to hold the errors against.
 
-About 40 s over the host and 30 s over NVLink on two GPUs, of which ten are starting; a size is printed when
-it is measured. Predicted for two H200s over the host, of 16 bits: 0.85 to 1.0 at 64 KiB, 0.7 to 0.8 at 256
-KiB, 0.6 to 0.7 at 1 MiB; over NVLink 1.0 to 1.15 at 64 KiB and 0.85 to 1.05 at 1 MiB. int8 errors below 0.8 %
-of the largest sum and rms 0.5 %, fp8 below 4 % and 2.2 % (16 bits: 0.25 % and 0.18 %), as a simulation of the
-formats gives.
+Expected to take about 40 s over the host and 30 s over NVLink on two GPUs, of which ten are starting; a size
+is printed when it is measured. Predicted for two H200s over the host, of 16 bits: 0.85 to 1.0 at 64 KiB, 0.7
+to 0.8 at 256 KiB, 0.6 to 0.7 at 1 MiB; over NVLink 1.0 to 1.15 at 64 KiB and 0.85 to 1.05 at 1 MiB. int8
+errors below 0.8 % of the largest sum and rms 0.5 %, fp8 below 4 % and 2.2 % (16 bits: 0.25 % and 0.18 %), as
+a simulation of the formats gives.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ Expected: over the host, up to 32 KiB, slabs apart by 3 to 7 % and captures by l
 launches in a sweep were up to 14 % apart, either way and differently at each size, within a launch known to
 0.8 %; over NVLink 1 % apart); alone what they took in turns. Whether places differ like slabs nobody knows.
 
-About 35 s over the host and 15 s over NVLink on two GPUs, of which ten are starting; a row is printed when it
-is measured.
+Expected to take about 35 s over the host and 15 s over NVLink on two GPUs, of which ten are starting; a row
+is printed when it is measured.
 """
 
 from __future__ import annotations

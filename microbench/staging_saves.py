@@ -12,9 +12,10 @@ What to look for: over NVLink, where every pair has its own way through the swit
 trips. Over PCIe, where streams share a host bridge, dense pushes reach 0.57 to 0.64 of the link in
 published data, staged ones 0.93. At small sizes staging loses everywhere: it is all latency.
 
-About 50 s on four GPUs, of which fifteen are starting; a row is printed when it is measured. Predicted for
-four H200s over NVLink: docs/four-gpus.md, which counts no round trips of staging, has staged and dense alike;
-here staged one-shot is expected to lose by two flags, 1.3 us, at 8 KiB, and staging to lose at every size.
+Expected to take about 50 s on four GPUs, of which fifteen are starting; a row is printed when it is measured.
+Predicted for four H200s over NVLink: docs/four-gpus.md, which counts no round trips of staging, has staged
+and dense alike; here staged one-shot is expected to lose by two flags, 1.3 us, at 8 KiB, and staging to lose
+at every size.
 """
 
 from __future__ import annotations

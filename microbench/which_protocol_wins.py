@@ -14,8 +14,9 @@ waits for all its data to land. `ll` needs no fence and no hash, wins while the 
 then loses by the bytes it doubles. Longer lines waste fewer bytes on tags and win as messages grow. At two
 ranks the second phase of `two` buys nothing. A `*` is the fastest of its row.
 
-About a minute a path on two GPUs, of which ten seconds are starting; a row is printed when it is measured.
-Predicted for two H200s by what docs/kernels.md has measured of these shapes one at a time, us:
+Expected to take about a minute a path on two GPUs, of which ten seconds are starting; a row is printed when
+it is measured. Predicted for two H200s by what docs/kernels.md has measured of these shapes one at a time,
+us:
 
     host    8 KiB    ll, line16 3.8 to 4.2, line128 3.5, flag 6.5, two 5.9, auto 3.3 to 3.8, NCCL 16
     host    256 KiB  line128 12 to 13, line512 11 to 12, ll 19, flag 16, two 16, auto 10 to 11, NCCL 41
