@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from arfloor.core.cases import Estimate, Path, record
-from arfloor.core.patterns import Model, Phase, phases
+from arfloor.core.cases import Edge, Estimate, Path, record
+from arfloor.core.patterns import HOST, PEER, Model, Phase, Timing, phases
 from arfloor.core.predict import default_path, interval, models, predict_floor, timings
-from arfloor.core.rig import Rig, select
-from arfloor.core.topology import islands
+from arfloor.core.rig import End, Figure, Rig, select
+from arfloor.core.topology import islands, resource
 
 
 @record
@@ -41,6 +41,68 @@ def best_subsets(rig: Rig, world: int, nbytes: int, *, path: Path | None = None)
         floor = predict_floor(rig, ranks=gpus, path=path, nbytes=nbytes)
         found.append(Choice(gpus=gpus, attainable=floor.attainable, algorithm=floor.algorithm))
     return tuple(sorted(found, key=lambda c: (c.attainable.value, c.gpus)))
+
+
+@record
+class Contrast:
+    """How much longer one set of GPUs takes than another.
+
+    `ratio` spans what any one figure at either end of its interval makes of it, since figures err apart from
+    each other; `turns` are the figures that, alone, turn the choice round, each with the end that does.
+    `waits_for` is the link that the slower set waits for, where several of its GPUs share one (else None).
+    """
+
+    ratio: Estimate
+    waits_for: Edge | None
+    turns: tuple[tuple[str, End], ...]
+
+
+def contrast(rig: Rig, faster: Sequence[str], slower: Sequence[str], nbytes: int, path: Path) -> Contrast:
+    """The slower set's attainable over the faster one's, and why."""
+
+    def ratio(described: Rig) -> float:
+        model = Model(described)
+        launch = described.figures[described.launch].at("value")
+        return (launch + _best(model, slower, path, nbytes).us) / (
+            launch + _best(model, faster, path, nbytes).us
+        )
+
+    seen: dict[tuple[str, End], float] = {}
+    for name in _figures(rig):
+        ends: tuple[End, End] = ("slow", "fast")
+        for end in ends:
+            seen[name, end] = ratio(replace(rig, figures={**rig.figures, name: _at(rig.figures[name], end)}))
+    value = ratio(rig)
+    spread = Estimate(
+        value=value, lo=min([value, *seen.values()]), hi=max([value, *seen.values()]), n=0, unit="ratio"
+    )
+    model = Model(rig)
+    held = _best(model, slower, path, nbytes)
+    edge = next((e for e in model.graph.topology.edges if resource(e) == held.bottleneck), None)
+    own = edge is None or not {edge.src, edge.dst}.isdisjoint(rig.gpus) or held.wire_us < held.latency_us
+    return Contrast(
+        ratio=spread,
+        waits_for=None if own else edge,
+        turns=tuple(key for key, at_end in seen.items() if (at_end < 1) != (value < 1)),
+    )
+
+
+def _best(model: Model, ranks: Sequence[str], path: Path, nbytes: int) -> Timing:
+    known = PEER if path == "peer" else HOST
+    steps = {name: phases(model, name, ranks, path, nbytes) for name in known}
+    return min((model.time(name, s, path) for name, s in steps.items() if s), key=lambda t: t.us)
+
+
+def _figures(rig: Rig) -> tuple[str, ...]:
+    """The figures that times rest on."""
+    names = [n for k in rig.links for n in (k.write, k.read or k.write, k.latency)]
+    names += [rig.launch, *(d.share for d in rig.derates), *(c.rate for c in rig.collapses)]
+    return tuple(dict.fromkeys(names))
+
+
+def _at(figure: Figure, end: End) -> Figure:
+    value = figure.at(end)
+    return replace(figure, value=value, lo=value, hi=value)
 
 
 @record

@@ -8,6 +8,7 @@ from arfloor.core.box import Box, GpuFacts, Pair, Place, ancestors
 from arfloor.core.doctor_host import cpu_ranks, cpu_set, host_findings
 from arfloor.core.doctor_paths import path_findings
 from arfloor.core.findings import LEVELS, Finding
+from arfloor.core.gates import View
 
 
 def diagnose(box: Box) -> tuple[Finding, ...]:
@@ -248,7 +249,7 @@ def _numa(box: Box) -> Iterator[Finding]:
             subject="NUMA",
             says="the GPUs hang off several NUMA nodes: traffic between these crosses the sockets' link",
             evidence=placed,
-            remedy="give one tensor-parallel group the GPUs of one node where they suffice",
+            remedy=_one_node(box),
         )
     several = (box.limits.numa_nodes or 0) > 1
     for gpu in box.gpus if box.live else ():
@@ -275,6 +276,22 @@ def _numa(box: Box) -> Iterator[Finding]:
                 if gpu.numa is not None
                 else "start its rank on the GPU's CPUs",
             )
+
+
+def _one_node(box: Box) -> str:
+    """Which GPUs a group should have: peers are nearest on one node, but those behind one switch share its
+    uplink to host memory."""
+    near = "give one tensor-parallel group the GPUs of one node where they suffice"
+    reached = View(box, len(box.gpus)).p2p
+    if reached or not any(p.relation in ("PIX", "PXB") for p in box.pairs):
+        return near
+    spread = (
+        "GPUs behind one switch share its uplink to host memory: a group spread over the nodes may be faster"
+    )
+    compare = "`arfloor report --topology` on what --write wrote compares"
+    if reached is None:
+        return f"{near}; without peer access, {spread} ({compare})"
+    return f"{spread}, alone; {compare}"
 
 
 def _throttle(box: Box) -> Iterator[Finding]:

@@ -9,10 +9,19 @@ from collections.abc import Sequence
 
 from arfloor.core import units
 from arfloor.core.cases import Estimate, Path, record
-from arfloor.core.choose import Choice, Crossover, Interference, best_subsets, crossovers, interference
+from arfloor.core.choose import (
+    Choice,
+    Crossover,
+    Interference,
+    best_subsets,
+    contrast,
+    crossovers,
+    interference,
+)
 from arfloor.core.predict import Prediction, default_path, path_assumed, predict
-from arfloor.core.rig import Rig, Series, select
-from arfloor.core.rig_words import words
+from arfloor.core.rig import Rig, Series, select, topology
+from arfloor.core.rig_words import link_words, words
+from arfloor.core.topology import islands
 
 SIZES = tuple(1 << k for k in range(10, 23))
 HEADLINE_NBYTES = 262_144
@@ -85,16 +94,19 @@ def outlook(
 
 
 def _groups(rig: Rig, chosen: tuple[str, ...], path: Path, nbytes: int) -> tuple[Interference, ...]:
-    """The chosen group beside one of the GPUs left, and both groups interleaved: best and worst case."""
+    """The chosen group beside one of the GPUs left, a group a switch or node, and both groups interleaved."""
     rest = tuple(g for g in rig.gpus if g not in chosen)
     if len(rest) < len(chosen):
         return ()
-    both = [g for g in rig.gpus if g in chosen or g in rest[: len(chosen)]]
-    pairs = [(chosen, rest[: len(chosen)])]
-    mixed = (tuple(both[::2]), tuple(both[1::2]))
-    if {frozenset(g) for g in mixed} != {frozenset(g) for g in pairs[0]}:
-        pairs.append(mixed)
-    return tuple(interference(rig, groups, nbytes, path=path) for groups in pairs)
+    size = len(chosen)
+    both = [g for g in rig.gpus if g in chosen or g in rest[:size]]
+    graph = topology(rig)
+    levels = [[i[:size] for i in islands(graph, level) if len(i) >= size] for level in ("switch", "socket")]
+    nodes = next((level for level in levels if len(level) > 1), [])
+    divided = [(chosen, rest[:size]), (tuple(both[::2]), tuple(both[1::2]))]
+    divided[1:1] = [(nodes[0], nodes[1])] if nodes else []
+    pairs = {frozenset(map(frozenset, groups)): groups for groups in reversed(divided)}
+    return tuple(interference(rig, groups, nbytes, path=path) for groups in reversed(pairs.values()))
 
 
 def _sentences(
@@ -121,15 +133,7 @@ def _sentences(
         )
     said += [crossing(c) for c in crossed]
     if len(choices) > 1:
-        worst = choices[-1]
-        ratio = worst.attainable.value / choices[0].attainable.value
-        if ratio < 1.02:
-            said.append(f"Which {top.floor.world} GPUs take part makes no difference.")
-        else:
-            said.append(
-                f"Take {', '.join(choices[0].gpus)}: {', '.join(worst.gpus)} would take {units.ratio(ratio)} "
-                "as long."
-            )
+        said += _which(rig, choices[0].gpus, choices[-1].gpus, top)
     for g in groups:
         names = " and ".join("+".join(group) for group in g.groups)
         if g.slowdown.hi < 1.05:
@@ -140,11 +144,41 @@ def _sentences(
                 f"{names} reducing at the same moment {how} {units.ratio(g.slowdown.value)} "
                 f"[{g.slowdown.lo:.2f}, {g.slowdown.hi:.2f}]."
             )
+    said += _divided(groups)
     if assumed:
         said.append(
             f"Assumed, not measured: {'; '.join(words(rig, assumed))}. A sweep on the box replaces them."
         )
     return tuple(said)
+
+
+def _which(rig: Rig, best: tuple[str, ...], worst: tuple[str, ...], top: Prediction) -> list[str]:
+    """Which set of GPUs to take, what the other waits for, and what would turn the choice round."""
+    found = contrast(rig, best, worst, top.nbytes, top.path)
+    if found.ratio.hi < 1.02:
+        return [f"Which {len(best)} GPUs take part makes no difference."]
+    edge = found.waits_for
+    held = f", waiting for {link_words(edge.kind)} ({edge.src} to {edge.dst})" if edge else ""
+    spread = f"{units.ratio(found.ratio.value)} {units.ends(found.ratio.lo, found.ratio.hi)}"
+    said = [f"Take {', '.join(best)}: {', '.join(worst)} would take {spread} as long{held}."]
+    if found.turns:
+        ends = [f"{words(rig, [name])[0]} at its {end} end" for name, end in found.turns]
+        said.append(f"It would be the other way round with {' or '.join(ends)}.")
+    return said
+
+
+def _divided(groups: Sequence[Interference]) -> list[str]:
+    """Which division of the GPUs suits two groups that reduce at once."""
+    if len(groups) < 2:
+        return []
+    order = sorted(groups, key=lambda g: g.together.value)
+    worst = order[-1].together.value / order[0].together.value
+    if worst < 1.05:
+        return ["Two such groups that reduce at once take as long however the GPUs are divided."]
+    names = " and ".join("+".join(group) for group in order[0].groups)
+    return [
+        f"For two such groups at once take {names}: divided otherwise, up to {units.ratio(worst)} as long."
+    ]
 
 
 def crossing(c: Crossover) -> str:

@@ -66,6 +66,11 @@ def default_path(rig: Rig) -> Path:
     return "peer" if rig.p2p or (rig.p2p is None and _all_joined(rig)) else "host"
 
 
+def _check(rig: Rig, path: Path) -> None:
+    if path == "peer" and rig.p2p is False:
+        raise ValueError(f"{rig.name}: its GPUs have no peer access; expected path host")
+
+
 def path_assumed(rig: Rig, path: Path | None) -> str:
     """What has to be assumed of peer access to predict a path (None: the default one), in a sentence; empty
     where it is known, or where the host path was asked for."""
@@ -109,8 +114,7 @@ _REFERENCE_NBYTES = 1 << 20
 
 @lru_cache(maxsize=256)
 def _reference(rig: Rig, ranks: tuple[str, ...], path: Path) -> dict[str, tuple[Timing, Timing, Timing]]:
-    if path == "peer" and rig.p2p is False:
-        raise ValueError(f"{rig.name}: its GPUs have no peer access; expected path host")
+    _check(rig, path)
     found: dict[str, tuple[Timing, Timing, Timing]] = {}
     for algorithm in PEER if path == "peer" else HOST:
         timed = []
@@ -158,6 +162,7 @@ def predict_floor(
     """
     chosen = select(rig, ranks, world)
     way = path or default_path(rig)
+    _check(rig, way)
     t0 = launch_of(rig, mode)
     bound, bound_terms = _bound(rig, chosen, way, nbytes)
     considered: list[tuple[str, Estimate]] = []

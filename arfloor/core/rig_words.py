@@ -44,21 +44,22 @@ def _uses(rig: Rig) -> dict[str, str]:
     """Figure -> words; of a figure with several uses those of the first."""
     found: dict[str, str] = {rig.launch: "the launch of a graph node"}
     for link in rig.links:
-        what = _link(link.kind)
+        what = link_words(link.kind)
         apart = link.read not in (None, link.write)
         found.setdefault(link.write, f"the rate of {'writes over ' if apart else ''}{what}")
         if link.read is not None:
             found.setdefault(link.read, f"the rate of reads over {what}")
         found.setdefault(link.latency, f"a flag's latency over {what}")
     for d in rig.derates:
-        found.setdefault(d.share, f"what {_link(d.kind)} keeps of its rate {_SHARES[d.pattern]}")
+        found.setdefault(d.share, f"what {link_words(d.kind)} keeps of its rate {_SHARES[d.pattern]}")
     for c in rig.collapses:
-        found.setdefault(c.rate, f"the rate of writes over {_link(c.kind)} to several root ports")
+        found.setdefault(c.rate, f"the rate of writes over {link_words(c.kind)} to several root ports")
     if rig.nccl:
         found.setdefault(rig.nccl.bus, "the bus bandwidth that NCCL reckons with")
         found.setdefault(rig.nccl.error, "how far NCCL's own formula is off")
     return found
 
 
-def _link(kind: str) -> str:
+def link_words(kind: str) -> str:
+    """What links of a kind are: `a switch's uplink`."""
     return _LINKS.get(kind, f"{kind} links")

@@ -178,6 +178,30 @@ def test_unknown_peer_access_stays_unknown_and_what_is_assumed_is_said(tmp_path,
     assert "assumed to have peer access" in flat(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(
+    ("status", "begins", "spread"),
+    [
+        (None, "give one", "without peer access, GPUs behind one switch share its uplink"),
+        ("CNS", "GPUs behind one switch share its uplink to host memory", "may be faster, alone"),
+        ("OK", "give one", ""),
+    ],
+)
+def test_which_gpus_a_group_should_have_depends_on_the_path(status, begins, spread):
+    def pair(a, b):
+        return Pair(a=a, b=b, relation="PIX" if a[3] == b[3] else "SYS", read=status, write=status)
+
+    ids = ["GPU00", "GPU01", "GPU10", "GPU11"]
+    box = Box(
+        source="x",
+        gpus=tuple(GpuFacts(id=i, numa=int(i[3])) for i in ids),
+        pairs=tuple(pair(a, b) for a in ids for b in ids if a != b),
+    )
+    (found,) = [f for f in diagnose(box) if f.code == "numa_split"]
+    assert found.remedy.startswith(begins)
+    assert spread in found.remedy
+    assert ("uplink" in found.remedy) == bool(spread)
+
+
 def test_nvlink_between_all_gpus_makes_peer_the_likelier_path(tmp_path, capsys):
     (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n"
         "GPU0\t X \tNV4\t0-7\t0\nGPU1\tNV4\t X \t0-7\t0\n")  # fmt: skip

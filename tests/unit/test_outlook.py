@@ -5,6 +5,7 @@ import pytest
 from arfloor import library
 from arfloor import topologies_io as io
 from arfloor.cli import main
+from arfloor.core.choose import best_subsets, contrast
 from arfloor.core.outlook import outlook
 from arfloor.core.predict import predict
 from arfloor.core.rig_words import words
@@ -57,6 +58,43 @@ def test_which_four_and_what_two_groups_do(switches):
     assert "Take gpu0, gpu1, gpu2, gpu3" in said
     assert "do not disturb each other" in said
     assert "slow each other down" in said
+
+
+def test_what_the_slower_choice_waits_for_is_said(switches):
+    said = " ".join(switches.sentences)
+    assert "as long, waiting for a switch's uplink (port1 to switch1)." in said
+    assert "For two such groups at once take gpu0+gpu1+gpu2+gpu3 and gpu4+gpu5+gpu6+gpu7" in said
+
+
+def test_through_host_memory_a_shared_uplink_spreads_one_group_and_two_do_as_well_on_a_switch_each():
+    rig = io.find("rtx-pro-6000-x8-two-switches").rig
+    got = outlook(rig, world=4, path="host", sizes=SIZES)
+    said = " ".join(got.sentences)
+    assert "Take gpu0, gpu1, gpu4, gpu5: gpu0, gpu1, gpu2, gpu3 would take" in said
+    assert "waiting for a switch's uplink (switch0 to port0)." in said
+    assert [g.groups for g in got.groups][1] == (rig.gpus[:4], rig.gpus[4:])
+    assert "Two such groups that reduce at once take as long however the GPUs are divided." in said
+
+
+def test_a_figure_that_turns_the_choice_round_is_named():
+    rig = io.find("l40s-x8-two-sockets").rig
+    found = contrast(rig, rig.gpus[:4], (*rig.gpus[:2], *rig.gpus[4:6]), 262144, "host")
+    assert found.ratio.lo < 1 < found.ratio.value < found.ratio.hi
+    assert found.turns == (("dram", "slow"),)
+    assert found.waits_for is None  # each GPU's own link
+    said = " ".join(outlook(rig, world=4, path="host", sizes=SIZES).sentences)
+    assert "It would be the other way round with the rate of host memory at its slow end." in said
+
+
+@pytest.mark.parametrize("name", ["rtx-pro-6000-x8-two-switches", "l40s-x8-two-sockets"])
+@pytest.mark.parametrize("path", ["peer", "host"])
+def test_the_contrast_is_that_of_the_choices(name, path):
+    rig = io.find(name).rig
+    choices = best_subsets(rig, 4, 262144, path=path)
+    best, worst = choices[0], choices[-1]
+    found = contrast(rig, best.gpus, worst.gpus, 262144, path).ratio
+    assert found.value == pytest.approx(worst.attainable.value / best.attainable.value)
+    assert found.lo <= found.value <= found.hi
 
 
 def test_groups_that_slow_each_other_at_the_slow_end_only_may_do_so():

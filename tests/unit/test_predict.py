@@ -146,6 +146,9 @@ def test_without_peer_access_everything_goes_through_host_memory():
     assert got.path == "host"
     with pytest.raises(ValueError, match="no peer access"):
         predict(NO_P2P, world=4, nbytes=262144, path="peer")
+    alone = io.find("h200-x2-host-bridge").rig  # its GPUs have no way to each other at all
+    with pytest.raises(ValueError, match="no peer access"):
+        predict_floor(alone, world=2, path="peer", nbytes=262144)
 
 
 def test_which_four_of_eight():
