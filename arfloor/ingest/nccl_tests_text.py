@@ -3,16 +3,20 @@
 Old and new versions differ in columns (`error` or `#wrong`, with or without `root`), mpirun may put a
 prefix before each line, and a log may hold several runs. Only all-reduces of one machine are taken: busbw
 must be algbw x 2(n-1)/n, which tells an all-reduce from other collectives and gives n where it is not said.
+Tables that `arfloor export` wrote say whose figures they are (`core.exported`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from arfloor.core.cases import Mode, Result
+from arfloor.core.cases import Case, DType, Mode, Ran, Result
+from arfloor.core.exported import MARK, Exported
+from arfloor.core.rig import SPREAD
 from arfloor.ingest.imported import DTYPES, Hints, Imported, case, published
 from arfloor.ingest.outside import IngestError, bounded, one_line
+from arfloor.rundir import adapter
 
 WHAT = "nccl-tests output"
 MAX_WORLD = 1024
@@ -30,13 +34,14 @@ _RANK = re.compile(
 class _Run:
     """What the lines above a table say of it."""
 
-    mode: Mode = "eager"
+    mode: Mode | None = None
     ranks: set[int] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
     device: str = ""
     has_root: bool | None = None
     has_check: bool = True
     collective: str = ""
+    told: Exported | None = None
     rows: list[tuple[int, _Row]] = field(default_factory=list)
 
 
@@ -75,18 +80,32 @@ def read(text: str, hints: Hints) -> Imported:
         raise IngestError(
             f"not {WHAT} of all_reduce_perf: expected rows of size, count, type, found none{why}"
         )
-    found.assume(f"path {hints.path}: nccl-tests does not say how bytes travel (--path)")
+    found.assume(
+        f"intervals of +-{SPREAD['published']:.0%}: nccl-tests prints one figure a case".replace("%", " %")
+    )
+    others = [run for run in runs if run.rows and run.told is None]
+    if others:
+        found.assume(f"path {hints.path}: nccl-tests does not say how bytes travel (--path)")
+    if any(run.mode is None for run in others):
+        found.assume("mode eager: no line says whether it ran in a graph (`graph: 1`)")
     return found
 
 
 def _read_comment(line: str, runs: list[_Run], found: Imported) -> None:
     run = runs[-1]
+    if line.startswith(MARK):
+        if run.rows:
+            run = _Run()
+            runs.append(run)
+        run.told = _told(line, found)
+        return
     if re.search(r"\bnThread\b|Collective test starting", line):
         if run.rows:
             run = _Run()
             runs.append(run)
         graph = re.search(r"\bgraph:\s*(\d+)", line)
-        run.mode = "graph" if graph and int(graph[1]) > 0 else run.mode if graph is None else "eager"
+        if graph:
+            run.mode = "graph" if int(graph[1]) > 0 else "eager"
         started = re.search(r"Collective test starting:\s*(\w{1,40})", line)
         run.collective = started[1] if started else run.collective
     rank = _RANK.match(line)
@@ -103,6 +122,16 @@ def _read_comment(line: str, runs: list[_Run], found: Imported) -> None:
     version = re.search(r"NCCL version (\d+\.\d+(?:\.\d+)?)|nccl-(?:headers|library)=(\d{4,6})", line)
     if version:
         found.versions.setdefault("nccl", version[1] or _from_code(int(version[2])))
+
+
+def _told(line: str, found: Imported) -> Exported | None:
+    """What the line of a table that arfloor wrote says of it; None, and named, where it is damaged."""
+    try:
+        told = adapter(Exported).validate_json(line.removeprefix(MARK))
+    except ValueError:
+        found.warn(0, "a line on whose figures follow is damaged: they are taken for NCCL's")
+        return None
+    return told
 
 
 def _from_code(code: int) -> str:
@@ -129,6 +158,8 @@ def _read_row(line: str, run: _Run) -> _Row | None:
 
 def _read_half(words: list[str]) -> tuple[float, float, float, int | None] | None:
     numbers = words[:3]
+    if set(numbers) == {"N/A"} and words[3:] and words[3].isdecimal() and int(words[3]) > 0:
+        return 0.0, 0.0, 0.0, int(words[3])  # wrong, so that nobody says how fast
     if not all(_NUMBER.fullmatch(w) for w in numbers):
         return None
     wrong = None
@@ -140,6 +171,8 @@ def _read_half(words: list[str]) -> tuple[float, float, float, int | None] | Non
 
 def _world(run: _Run, hints: Hints) -> int | None:
     """Ranks of a run: by its own lines, by the user's word, or by busbw / algbw of its largest sizes."""
+    if run.told is not None:
+        return run.told.case.world
     if run.ranks:
         return len(run.ranks)
     if hints.world is not None:
@@ -166,9 +199,9 @@ def _take(run: _Run, hints: Hints, found: Imported) -> None:
     if world is None or not 2 <= world <= MAX_WORLD:
         found.warn(first, "the number of ranks is not stated and not told by busbw: give --world")
         return
-    if not run.ranks and hints.world is None:
+    if not run.ranks and hints.world is None and run.told is None:
         found.assume(f"{world} ranks: by busbw / algbw = 2(n-1)/n")
-    found.device_name = found.device_name or run.device
+    found.device_name = found.device_name or (run.told.device[:200] if run.told else run.device)
     for number, row in run.rows:
         _take_row(number, row, run, world, hints, found)
 
@@ -182,7 +215,7 @@ def _take_row(number: int, row: _Row, run: _Run, world: int, hints: Hints, found
         return
     expected = 2 * (world - 1) / world
     for inplace, half in zip((False, True), row.halves, strict=False):
-        if half is None or half[0] <= 0:
+        if half is None or (half[0] <= 0 and not half[3]):
             continue
         time_us, algbw, busbw, wrong = half
         if algbw >= 5.0 and abs(busbw / algbw - expected) > 0.02:
@@ -192,11 +225,18 @@ def _take_row(number: int, row: _Row, run: _Run, world: int, hints: Hints, found
             continue
         found.results.append(
             Result(
-                case=case("nccl", world, row.numel, dtype, run.mode, hints.path, inplace=inplace),
+                case=_case(run, world, row.numel, dtype, inplace, hints),
                 status="wrong" if wrong else "ok",
                 reason="wrong_result" if wrong else None,
                 detail=f"{wrong} wrong elements by nccl-tests" if wrong else "mean of nccl-tests' iterations",
                 latency=None if wrong else published(time_us, "us"),
+                ran=Ran(link=run.told.link, source="arfloor export") if run.told and run.told.link else None,
                 origin="published",
             )
         )
+
+
+def _case(run: _Run, world: int, numel: int, dtype: DType, inplace: bool, hints: Hints) -> Case:
+    if run.told is not None:
+        return replace(run.told.case, numel=numel, dtype=dtype, inplace=inplace)
+    return case("nccl", world, numel, dtype, run.mode or "eager", hints.path, inplace=inplace)

@@ -270,8 +270,9 @@ def _footnote(report: Report, shown: tuple[Section, ...]) -> str:
     parts = [
         phrases.versions(manifest),
         "; ".join(how[m] for m in modes),
-        f"{manifest.launches} launch{'es' if manifest.launches != 1 else ''}",
-        "" if report.origin == "measured" else f"figures {report.origin}",
+        f"{manifest.launches} launch{'es' if manifest.launches != 1 else ''}"
+        if report.origin == "measured"
+        else phrases.occasion(manifest),
         f"also measured: {'; '.join(others[:3])}{' ...' if len(others) > 3 else ''}" if others else "",
         f"run {manifest.run_id}",
     ]

@@ -176,10 +176,9 @@ def differences(a: Run, b: Run) -> list[str]:
 
 
 def _name(run: Run) -> str:
-    machine = run.manifest.machine
     partial = phrases.partial(len(blocks_done(run)), run.planned)
     paths = _paths(run)
-    name = f"{run.manifest.run_id}, {phrases.when(run.manifest)}, {machine.world}x {machine.device_name}"
+    name = f"{run.manifest.run_id}, {phrases.when(run.manifest)}, {phrases.box(run.manifest.machine)}"
     name += f", {paths}" if paths else ""
     return f"{name}, {partial}" if partial else name
 

@@ -126,10 +126,7 @@ class Report:
 
     @property
     def box(self) -> str:
-        machine = self.manifest.machine
-        if machine.device_kind == "cuda":
-            return f"{machine.world}x {machine.device_name}"
-        return f"{machine.world} CPU ranks ({machine.device_name})"
+        return phrases.box(self.manifest.machine)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

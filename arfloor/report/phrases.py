@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from arfloor.core import units
-from arfloor.core.cases import Case, Check, Estimate, Manifest, Ran, Result, Verdict
+from arfloor.core.cases import Case, Check, Estimate, Machine, Manifest, Ran, Result, Verdict
 from arfloor.core.demands import demand_of
 from arfloor.core.fits import Fit
 from arfloor.core.floor import Term
@@ -21,6 +21,9 @@ from arfloor.core.verdict import (
     ratio_span,
     short_label,
 )
+
+NOT_STATED = "not stated"
+"""The device name of figures of others that do not say it (`ingest.imported`)."""
 
 
 def latency(result: Result | None) -> str:
@@ -185,6 +188,29 @@ def _backend(case: Case) -> str:
 def when(manifest: Manifest) -> str:
     """When a run was measured; of others' figures the day that they were published or written."""
     return manifest.started if manifest.origin == "measured" else manifest.started.partition("T")[0]
+
+
+def occasion(manifest: Manifest) -> str:
+    """`started 2026-01-01T00:00:00Z, 2 launches, measured`; of others' figures whose they are."""
+    if manifest.origin == "measured":
+        launches = f"{manifest.launches} launch{'' if manifest.launches == 1 else 'es'}"
+        return f"started {manifest.started}, {launches}, measured"
+    file, tool = manifest.recipe.get("imported"), manifest.recipe.get("tool")
+    if file and tool:
+        return f"figures of {tool}, imported from {file} of {when(manifest)}"
+    return f"figures {manifest.origin}, {when(manifest)}"
+
+
+def box(machine: Machine) -> str:
+    """`4x NVIDIA L40S`, `2 CPU ranks (AMD EPYC)`; says where nobody stated what devices they are."""
+    stated = machine.device_name not in ("", NOT_STATED)
+    if machine.device_kind == "cuda":
+        return (
+            f"{machine.world}x {machine.device_name}"
+            if stated
+            else f"{machine.world} GPUs (which is not stated)"
+        )
+    return f"{machine.world} CPU ranks ({machine.device_name if stated else 'which CPU is not stated'})"
 
 
 def versions(manifest: Manifest) -> str:

@@ -92,8 +92,7 @@ def _heading(report: Report) -> RenderableType:
     manifest = report.manifest
     lines = [
         f"arfloor: {report.box}",
-        f"run {manifest.run_id}, started {manifest.started}, "
-        f"{manifest.launches} launch{'' if manifest.launches == 1 else 'es'}, {report.origin}",
+        f"run {manifest.run_id}, {phrases.occasion(manifest)}",
         phrases.versions(manifest),
         f"{report.partial} measured; a sweep with --resume measures the others" if report.partial else "",
         *(f"note: {note}" for note in manifest.notes),

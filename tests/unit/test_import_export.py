@@ -11,6 +11,7 @@ from arfloor.ingest.imported import Hints
 from arfloor.ingest.outside import IngestError
 from arfloor.ingest.runs import read_run
 from arfloor.rundir import load
+from tests.synthetic import gpu_world, write_run
 
 HEAD = """\
 # nThread 1 nGpus 4 minBytes 1024 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20 graph: {graph}
@@ -272,6 +273,51 @@ def test_export_in_nccl_tests_shape_reads_back(tmp_path, capsys):
     main(["export", str(out), "--format", "nccl-tests"])
     again = read(capsys.readouterr().out, world=4)
     assert sorted(t for t in told(again) if t[-1]) == sorted(t for t in EXPECTED if t[-1])
+
+
+def test_a_run_that_was_exported_and_imported_has_its_cases_again(tmp_path, capsys):
+    run = write_run(tmp_path / "run", gpu_world(sizes=(8192, 262144)))
+    main(["export", str(run), "--format", "nccl-tests"])
+    file, out = tmp_path / "out.txt", tmp_path / "again"
+    text = capsys.readouterr().out
+    file.write_text(text)
+    assert "intervals, samples, link probes and what really ran are left out" in text.splitlines()[0]
+    assert main(["import", str(file), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "assumed intervals of +-5 %" in said
+    assert "assumed path" not in said
+    assert "assumed mode" not in said
+    before, after = load(run), load(out)
+    timed = {r.case: r.status for r in before.results if r.status in ("ok", "wrong")}
+    assert {r.case: r.status for r in after.results} == timed
+    assert "wrong" in timed.values()
+    assert after.manifest.machine.device_name == before.manifest.machine.device_name
+    main(["report", str(out)])
+    told = capsys.readouterr().out
+    assert "host/pcie, 2 ranks, bfloat16, graph" in told
+    assert f"run again, figures of nccl-tests, imported from out.txt of {after.manifest.started[:10]}" in told
+    assert "launch" not in told.splitlines()[1]
+
+
+def test_a_damaged_line_on_whose_figures_follow_is_named():
+    found = read(table().replace("# Using devices", '# arfloor table: {"case": {"backend": 3'))
+    assert told(found) == EXPECTED
+    assert any("damaged" in str(w) for w in found.warned)
+
+
+def test_what_plain_nccl_tests_do_not_say_is_assumed_aloud():
+    silent = read(table().replace(" graph: 0", ""))
+    assert any(a.startswith("mode eager") for a in silent.assumed)
+    assert not any(a.startswith("mode") for a in read(table()).assumed)
+
+
+def test_figures_of_devices_that_nobody_named_say_so(tmp_path, capsys):
+    file, out = tmp_path / "in.txt", tmp_path / "run"
+    file.write_text(table(ranks=""))
+    main(["import", str(file), "--out", str(out)])
+    capsys.readouterr()
+    main(["report", str(out)])
+    assert capsys.readouterr().out.startswith("arfloor: 4 GPUs (which is not stated)\n")
 
 
 def test_standard_input_is_imported(tmp_path, monkeypatch, capsys):
