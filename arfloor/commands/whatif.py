@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,8 @@ def command(
         found = answer(situation, latencies, at=at, scenarios=apply or [], counters=counters, worth=worth)
     except ValueError as error:
         raise MissingInput(str(error)) from error
-    sys.stdout.write(rows.render(found) if format == "json" else text.render(found))
+    width = shutil.get_terminal_size(fallback=(120, 24)).columns  # COLUMNS, where it is no terminal
+    sys.stdout.write(rows.render(found) if format == "json" else text.render(found, width=width))
     if plot is not None:
         from arfloor.report.whatif.plot import save
 

@@ -25,6 +25,16 @@ def number(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
+def count(value: float) -> str:
+    """`87` where it is whole, else three digits: `51.4`."""
+    return str(round(value)) if abs(value - round(value)) < 1e-6 else number(value)
+
+
+def ms(us: float) -> str:
+    """Microseconds as milliseconds without their unit; 43.5 us is 0.044, however it was computed."""
+    return number(us / 1e3 * (1 + 1e-9))
+
+
 def us(value: float) -> str:
     """Microseconds with their unit; from 10 ms on, milliseconds."""
     return f"{value / 1000:.1f} ms" if value >= 10_000 else f"{number(value)} us"

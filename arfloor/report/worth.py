@@ -84,7 +84,8 @@ def _line(found: Whatif) -> str:
     how = "profiled" if a.partition.profiled else "at standalone latency"
     said = "; ".join((a.verdict.sentence, *a.verdict.also))
     mark = " PREDICTED latencies:" if found.latencies.origin == "predicted" else ""
+    now = f"{units.number(a.tok_s.estimate.value)} tok/s now"
     return (
-        f"Worth ({s.shape.name}, TP{s.tp}, concurrency {a.sequences}, {a.tok_s.estimate.value:g} tok/s now; "
+        f"Worth ({s.shape.name}, TP{s.tp}, concurrency {a.sequences}, {now}; "
         f"reduces {units.percent(share, 0)} of the step, {how}):{mark} {said}."
     )

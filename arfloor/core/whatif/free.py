@@ -13,7 +13,7 @@ class ReducesFree:
 
     @property
     def label(self) -> str:
-        return "all reduces free (no one can do better)"
+        return "all reduces free (a bound)"
 
     def apply(self, step: Step, draw: Draw) -> Step:
         return step.with_groups([])
@@ -22,4 +22,4 @@ class ReducesFree:
         return ("the reduces' share of the step is time that nothing else hides",)
 
     def loses_when(self, step: Step) -> str:
-        return "never: a bound, not a plan"
+        return "never, but it is no plan"

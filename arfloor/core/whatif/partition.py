@@ -125,6 +125,6 @@ def _known_from(situation: Situation, sequences: int, name: str) -> str:
         PROTOCOL: f"A(S) of {situation.curve.backend} ({situation.curve.latency(nbytes).origin})",
         TRANSPORT: f"A(S) of {situation.curve.backend} ({situation.curve.latency(nbytes).origin})",
         WAITING: "traces of all ranks",
-        UNEXPLAINED: "one rank's profile cannot tell: it takes all ranks' traces",
+        UNEXPLAINED: "one rank cannot tell, all ranks' traces can",
     }
     return sources.get(name, "the step less its reduces")

@@ -98,6 +98,21 @@ def _one(item: str, situation: Situation) -> Intervention:
     return made
 
 
+def suggestions(situation: Situation, sequences: int) -> tuple[str, ...]:
+    """What can be asked of this situation, as typed; figures in it are examples."""
+    floor = [] if situation.attainable is None else [situation.attainable]
+    found = [f"switch:{c.backend}" for c in (*situation.alternatives, *floor)]
+    found += ["fuse" if situation.launch is not None else "fuse:saved_us=1..2"]
+    found += ["merge"] if situation.shape.moe_layers else []
+    found += ["overlap"] if sequences > 1 else []
+    return (
+        *found,
+        "spec:verify=2:accept=1.6..1.9",
+        "quant:fp8:overhead_us=1..3",
+        "dp_attention:compute=1..1.2",
+    )
+
+
 Options = dict[str, str]
 
 

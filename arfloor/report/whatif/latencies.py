@@ -39,7 +39,8 @@ class Latencies:
 
     `default` names the one a user gets untouched, where there is one, else `no_default` may say why.
     `bound` gives the bound at a size where the links are known. `caveats` are sentences from the source;
-    `label` says where all this is from.
+    `label` says where all this is from,
+    `pcie` that no faster link joins the GPUs.
     """
 
     label: str
@@ -52,6 +53,7 @@ class Latencies:
     bound: Callable[[int], Input | None] = _no_bound
     caveats: tuple[str, ...] = ()
     no_default: str = ""
+    pcie: bool = False
 
     def named(self, name: str) -> TableCurve:
         """The curve of `name`. Raises MissingInput naming those there are."""
@@ -116,6 +118,7 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
         contention=contention_input(run.primitives, first.path),
         bound=lambda nbytes: _bound_input(floor_at(nbytes), origin),
         caveats=(*map(str, caveats if isinstance(caveats, list) else ()), *sorted(asked), *run.warnings),
+        pcie={p.link for p in run.primitives if p.path == first.path and p.link} == {"pcie"},
     )
 
 
@@ -212,7 +215,7 @@ def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
     """What a box's description predicts: NCCL by its own formula, our kernels, the floor.
 
     Raises MissingInput when the box has too few GPUs, no such path, or no figures for NCCL."""
-    from arfloor.core.predict import launch_of, path_assumed, predict
+    from arfloor.core.predict import FABRICS, launch_of, path_assumed, predict
     from arfloor.core.rig_words import assumed_rates
 
     try:
@@ -248,6 +251,7 @@ def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
             *filter(None, (assumed_rates(rig), path_assumed(rig, way))),
         ),
         no_default="" if nccl else _no_nccl(rig),
+        pcie=not any(link.kind in FABRICS for link in rig.links),
     )
 
 

@@ -11,7 +11,7 @@ from arfloor.core.whatif.curves import LatencyCurve
 from arfloor.core.whatif.decision import WORTH
 from arfloor.core.whatif.intervention import Intervention
 from arfloor.core.whatif.partition import Partition, partition
-from arfloor.core.whatif.registry import parse
+from arfloor.core.whatif.registry import parse, suggestions
 from arfloor.core.whatif.step import Situation
 from arfloor.core.whatif.switch import Switch
 from arfloor.report.whatif.latencies import Latencies
@@ -29,7 +29,8 @@ class Counter:
 
 @record
 class Whatif:
-    """One question answered at one concurrency, with the partition at all of them."""
+    """One question answered at one concurrency, with the partition at all of them. `asked`: the changes;
+    `given`: whether the user named them; `could_ask`: what `--apply` takes here."""
 
     situation: Situation
     latencies: Latencies
@@ -37,6 +38,9 @@ class Whatif:
     everywhere: tuple[Partition, ...]
     counters: tuple[Counter, ...]
     skipped: tuple[str, ...]
+    asked: tuple[tuple[Intervention, ...], ...] = ()
+    given: bool = True
+    could_ask: tuple[str, ...] = ()
 
 
 def answer(
@@ -69,6 +73,9 @@ def answer(
         everywhere=tuple(partitions),
         counters=tuple(_counter(situation, rate, b) for rate, b in counters),
         skipped=tuple(skipped),
+        asked=tuple(map(tuple, chains)),
+        given=bool(scenarios),
+        could_ask=suggestions(situation, sequences),
     )
 
 

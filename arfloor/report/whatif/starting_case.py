@@ -127,8 +127,8 @@ def _explained(s: Situation, p: Partition) -> dict[str, str]:
 
 def _part(part: Any) -> dict[str, str]:
     us, shape = part.us.estimate, part.share.estimate
-    in_ms = Estimate(value=us.value / 1e3, lo=us.lo / 1e3, hi=us.hi / 1e3, n=0, unit="ms")
-    return {"name": part.name, "ms": _us(in_ms), "share": f"{shape.value * 100:.1f} %"}
+    value, lo, hi = (units.ms(x) for x in (us.value, us.lo, us.hi))
+    return {"name": part.name, "ms": f"{value} [{lo}, {hi}]", "share": f"{shape.value * 100:.1f} %"}
 
 
 def _each_us(share: Estimate, step_us: tuple[float, float], reduces: int) -> Estimate:
@@ -264,7 +264,7 @@ def _mtp(s: Situation, sequences: int) -> dict[str, str]:
 
 def _tok_s(scenario: Scenario) -> str:
     e = scenario.stages[-1].tok_s.estimate
-    return f"{e.value:.3g} [{e.lo:.3g}, {e.hi:.3g}]"
+    return _us(e)
 
 
 def _crossing(s: Situation) -> dict[str, str]:

@@ -2,111 +2,132 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from arfloor.core import units
 from arfloor.core.cases import Estimate
-from arfloor.core.decode import ModelShape
-from arfloor.core.whatif.partition import UNEXPLAINED, Partition
+from arfloor.core.whatif.partition import Partition
 from arfloor.core.whatif.scenario import Scenario, Stage
-from arfloor.core.whatif.uncertainty import Input
+from arfloor.report.whatif.assumed import assumptions, on_top
+from arfloor.report.whatif.layout import NARROWEST, table, wrap
+from arfloor.report.whatif.next_steps import contradiction, find_out, to_get
 from arfloor.report.whatif.question import Counter, Whatif
 
 _INDENT = "  "
 
 
-def render(answer: Whatif) -> str:
-    """All of it, at most about 120 columns."""
+def render(answer: Whatif, *, width: int = 120) -> str:
+    """All of it, at most `width` columns (80, where `width` is less); no table narrows below its figures."""
+    inner = max(width, NARROWEST) - len(_INDENT)
     blocks = [
-        [_heading(answer)],
-        _partition(answer.analysis.partition),
-        _everywhere(answer),
-        [line for counter in answer.counters for line in _counter(counter)],
-        _changes(answer),
-        _verdict(answer),
-        _assumptions(answer),
+        _heading(answer, inner),
+        _partition(answer.analysis.partition, inner),
+        _everywhere(answer, inner),
+        [line for counter in answer.counters for line in _counter(counter, inner)],
+        _changes(answer, inner),
+        _verdict(answer, inner),
+        _assumptions(answer, inner),
     ]
     return "\n\n".join("\n".join(_INDENT + line for line in block) for block in blocks if block) + "\n"
 
 
-def _heading(answer: Whatif) -> str:
+def _heading(answer: Whatif, width: int) -> list[str]:
     a, s = answer.analysis, answer.situation
-    step_ms = a.token_us.estimate.value / 1e3
-    left = f"{s.shape.name}  TP{s.tp}  concurrency {a.sequences}  {units.number(step_ms)} ms a step"
-    return (
-        f"{left}  {a.tok_s.estimate.value:g} tok/s      A(S): {s.curve.backend} of {answer.latencies.label}"
-    )
+    step_ms, tok_s = units.ms(a.token_us.estimate.value), units.number(a.tok_s.estimate.value)
+    lines = [f"{s.shape.name}  TP{s.tp}  concurrency {a.sequences}  {step_ms} ms a step  {tok_s} tok/s"]
+    where = f"A(S), what a reduce of S bytes takes alone: {s.curve.backend} of {answer.latencies.label}"
+    lines += wrap(where, width)
+    for caveat in on_top(answer):
+        lines += wrap(f"{caveat}.", width, first="But: ")
+    return lines
 
 
-def _partition(parts: Partition) -> list[str]:
+def _partition(parts: Partition, width: int) -> list[str]:
     share = sum(p.share.estimate.value for p in parts.reduce_parts)
-    kind = "profiled" if parts.profiled else "at standalone latency (no share profiled)"
+    kind = "profiled" if parts.profiled else "as they take alone (no share profiled)"
     rows = [(f"all-reduce, {units.percent(share)} {kind}", "ms a step", "share", "known from")]
     for part in parts.parts:
         indent = "" if part is parts.parts[-1] else "  "
-        rows.append(
-            (
-                indent + part.name,
-                _span(part.us.estimate, 1e-3),
-                units.percent(part.share.estimate.value),
-                part.known_from,
-            )
+        share_of = units.percent(part.share.estimate.value)
+        rows.append((indent + part.name, _span_ms(part.us.estimate), share_of, part.known_from))
+    return table(rows, "<>><", width)
+
+
+def _everywhere(answer: Whatif, width: int) -> list[str]:
+    lines: list[str] = []
+    if len(answer.everywhere) > 1:
+        profiled = any(parts.profiled for parts in answer.everywhere)
+        head = ("concurrency", "tok/s", "message", "alone, us", "all of them", "profiled, us", "all of them")
+        rows = [head, *(_one_concurrency(answer, parts) for parts in answer.everywhere)]
+        columns = len(head) if profiled else len(head) - 2
+        lines = table([row[:columns] for row in rows], ">" * columns, width)
+        legend = (
+            f"alone: a reduce by itself, A(S); all of them: the {answer.situation.shape.reduces} of a step, "
+            "as a share of it"
         )
-    return _table(rows, align="<>><")
-
-
-def _everywhere(answer: Whatif) -> list[str]:
-    rows = [("concurrency", "tok/s", "message", "us a reduce", "explained by transport", "of the step")]
-    for parts in answer.everywhere:
-        rows.append(_one_concurrency(answer, parts))
-    lines = _table(rows, align=">>>>>>") if len(answer.everywhere) > 1 else []
-    return lines + [f"left out: {reason}" for reason in answer.skipped]
+        legend += "; profiled: a reduce in the server, with all that it waits" if profiled else ""
+        lines += wrap(legend, width)
+    return lines + [line for reason in answer.skipped for line in wrap(f"left out: {reason}", width)]
 
 
 def _one_concurrency(answer: Whatif, parts: Partition) -> tuple[str, ...]:
     shape = answer.situation.shape
     nbytes = shape.message_nbytes(parts.sequences)
-    standalone = answer.situation.curve.latency(nbytes).estimate
+    alone = answer.situation.curve.latency(nbytes).estimate.value
     step_us = parts.step_us.estimate.value
-    explained = shape.reduces * standalone.value
-    in_situ = sum(p.us.estimate.value for p in parts.reduce_parts) / shape.reduces
+    in_step = sum(p.us.estimate.value for p in parts.reduce_parts)
+    seen = (units.number(in_step / shape.reduces), units.percent(in_step / step_us))
     return (
         str(parts.sequences),
-        f"{parts.sequences / step_us * 1e6:.4g}",
+        units.number(parts.sequences / step_us * 1e6),
         units.size(nbytes),
-        units.number(in_situ) + ("" if parts.profiled else " (standalone)"),
-        f"{units.number(explained / 1e3)} ms",
-        units.percent(explained / step_us),
+        units.number(alone),
+        units.percent(shape.reduces * alone / step_us),
+        *(seen if parts.profiled else ("", "")),
     )
 
 
-def _counter(counter: Counter) -> list[str]:
+def _counter(counter: Counter, width: int) -> list[str]:
     ratio = counter.read_gbps / counter.reduces_gbps
+    read, reduces = (units.number(x * 1e3) for x in (counter.read_gbps, counter.reduces_gbps))
     return [
-        f"PCIe counter at concurrency {counter.concurrency}: {counter.read_gbps * 1e3:.4g} MB/s read; "
-        f"the reduces cause {counter.reduces_gbps * 1e3:.4g} MB/s a direction and GPU (ring): {ratio:.2g}x",
-        "a nearly idle link says nothing about the share: latency, not bandwidth, is spent",
+        *wrap(
+            f"PCIe counter at concurrency {counter.concurrency}: {read} MB/s read; "
+            f"the reduces cause {reduces} MB/s a direction and GPU (ring): {ratio:.2g}x",
+            width,
+        ),
+        *wrap("a nearly idle link says nothing about the share: latency, not bandwidth, is spent", width),
     ]
 
 
-def _changes(answer: Whatif) -> list[str]:
-    rows = [("what would change", "tok/s", "gain [95 %]", "reduces/token", "KiB/token", "loses when")]
-    for scenario in (*answer.analysis.scenarios, answer.analysis.free):
-        for i, stage in enumerate(scenario.stages):
-            rows.append(_stage(stage, plus=i > 0))
-    lines = _table(rows, align="<>>>><")
-    told = answer.analysis.verdict.sentence + "".join(lines)
-    return lines + (["C(b): what a step of b tokens takes without its reduces"] if "C(" in told else [])
+def _changes(answer: Whatif, width: int) -> list[str]:
+    stages = [
+        (("+ " if i else "") + stage.label, stage)
+        for scenario in (*answer.analysis.scenarios, answer.analysis.free)
+        for i, stage in enumerate(scenario.stages)
+    ]
+    head = ("what would change", "tok/s", "gain [95 %]", "reduces", "KiB", "loses when")
+    rows = [head, *(_stage(label, stage) for label, stage in stages)]
+    lines = table(rows, "<>>>><", width)
+    if max(map(len, lines)) > width:  # counts go beneath, beside when it loses
+        folded = [(*r[:3], f"{r[3]} reduces, {r[4]} KiB; loses when: {r[5]}") for r in rows[1:]]
+        lines = table([(*head[:3], "reduces, KiB; loses when"), *folded], "<>><", width)
+    legend = (
+        "reduces: of a step, over the tokens that one sequence gets out of it; KiB: messages of a step, over "
+        "the tokens of all sequences"
+    )
+    told = " ".join((answer.analysis.verdict.sentence, *answer.analysis.verdict.also, *lines))
+    legend += "; C(b): what a step of b tokens takes without its reduces" if "C(" in told else ""
+    return lines + wrap(legend, width)
 
 
-def _stage(stage: Stage, *, plus: bool) -> tuple[str, ...]:
+def _stage(label: str, stage: Stage) -> tuple[str, ...]:
     return (
-        _short(("+ " if plus else "") + stage.label),
+        _short(label),
         units.number(stage.tok_s.estimate.value),
         units.gain(stage.gain.estimate),
-        f"{stage.reduces_per_token:.4g}",
-        f"{stage.nbytes_per_token / 1024:.4g}",
+        units.count(stage.reduces_per_token),
+        units.count(stage.nbytes_per_token / 1024),
         stage.loses_when,
     )
 
@@ -116,108 +137,46 @@ def _short(label: str, most: int = 46) -> str:
     return label if len(label) <= most else label[: most - 3] + "..."
 
 
-def _verdict(answer: Whatif) -> list[str]:
+def _verdict(answer: Whatif, width: int) -> list[str]:
     verdict = answer.analysis.verdict
-    lines = textwrap.wrap(f"Verdict: {verdict.sentence}.", 112)
-    for more in verdict.also:
-        lines += textwrap.wrap(f"- {more}.", 112, subsequent_indent="  ")
-    first = find_out_first(answer.analysis.partition)
-    lines += textwrap.wrap(first, 112) if first else []
-    widest = _widest(answer.analysis.scenarios)
-    return lines + (textwrap.wrap(widest, 112) if widest else [])
+    lines = wrap(f"Verdict: {verdict.sentence}.", width)
+    lines += _bullets((f"{more}." for more in verdict.also), width)
+    for line in (*to_get(answer), _could_ask(answer), contradiction(answer)):
+        lines += wrap(line, width)
+    steps = find_out(answer)
+    if steps:
+        lines.append("How to find out, the cheapest first:")
+        for number, step in enumerate(steps, start=1):
+            lines += wrap(f"{step}.", width, first=f"{number}. ")
+    return lines + wrap(_widest(answer.analysis.scenarios), width)
 
 
-def find_out_first(parts: Partition) -> str:
-    """Says so where most of the profiled time is unexplained, or less was profiled than can be."""
-    profiled = sum(p.share.estimate.value for p in parts.reduce_parts)
-    unexplained = next((p for p in parts.parts if p.name == UNEXPLAINED), None)
-    if unexplained is not None and unexplained.share.estimate.hi < 0:
-        less = units.percent(-unexplained.share.estimate.value)
-        return (
-            f"Find out first: the profile shows {less} of the step less "
-            "than these reduces take when they run alone, so one of the two is not about this server: check "
-            "the load that was profiled, the box that the latencies are of, and the implementation in use."
-        )
-    if unexplained is None or unexplained.share.estimate.value < profiled / 2:
+def _could_ask(answer: Whatif) -> str:
+    if answer.given:
         return ""
-    return (
-        f"Find out first: {units.percent(unexplained.share.estimate.value)} of the step, more than half of "
-        "what was profiled, is not explained by transport. Traces of all ranks on aligned clocks tell "
-        f"whether it is waiting; give what they show as --waiting US@{parts.sequences}."
-    )
+    return f"No change was given; --apply takes {', '.join(answer.could_ask)}."
 
 
-def _widest(scenarios: Iterable[Scenario]) -> str:
+def _widest(scenarios: Sequence[Scenario]) -> str:
     budgets = [(s, s.gain.budget[0]) for s in scenarios if s.gain.budget]
     if not budgets:
         return ""
     scenario, first = max(budgets, key=lambda pair: pair[1].width)
     return (
-        f"Widest interval: {scenario.label}, mostly from {first.input.name} ({first.input.origin}): "
-        f"{first.down * 100:+.1f} to {first.up * 100:+.1f} points."
+        f"Widest interval: {scenario.label}, mostly from {first.input.name} ({first.input.origin}), which "
+        f"alone moves it by {first.down * 100:+.1f} to {first.up * 100:+.1f} % of today's tok/s."
     )
 
 
-def _assumptions(answer: Whatif) -> list[str]:
-    lines = ["Assumed, not measured:"]
-    seen: dict[str, None] = {}
-    for item in answer.analysis.inputs:
-        if item.origin == "assumed":
-            seen.setdefault(_assumed(item))
-    for scenario in (*answer.analysis.scenarios, answer.analysis.free):
-        for stage in scenario.stages:
-            for text in stage.assumptions:
-                seen.setdefault(f"{stage.label}: {text}")
-    for text in _of_model(answer.situation.shape):
-        seen.setdefault(text)
-    for caveat in answer.latencies.caveats:
-        seen.setdefault(f"latencies: {caveat}")
-    for text in seen:
-        lines += textwrap.wrap(text, 112, initial_indent="- ", subsequent_indent="  ")
-    return lines if seen else []
+def _assumptions(answer: Whatif, width: int) -> list[str]:
+    told = assumptions(answer)
+    return ["Assumed, not measured, the weightiest first:", *_bullets(told, width)] if told else []
 
 
-_FIGURES = {
-    "hidden": "hidden size",
-    "mtp_layers": "draft (MTP) layers",
-    "residual": "residual stream",
-    "reduces_per_layer": "reduces a layer",
-    "other_reduces": "reduces a step outside the layers",
-    "separate_shared_reduces": "reduces of the shared experts apart",
-    "activation_bytes": "bytes of an element",
-}
-"""Words for the figures of a model's shape; the others read as they are named."""
+def _bullets(texts: Iterable[str], width: int) -> list[str]:
+    return [line for text in texts for line in wrap(text, width, first="- ")]
 
 
-def _of_model(shape: ModelShape) -> list[str]:
-    """The figures of a model that nobody published, with their values and why they are these."""
-    why = dict(shape.sources)
-    told = []
-    for figure in shape.assumed:
-        name = _FIGURES.get(figure, figure.replace("_", " "))
-        because = f"; {why[figure]}" if figure in why else ""
-        told.append(f"{shape.name}: {name}: {getattr(shape, figure)}{because}")
-    return told
-
-
-def _assumed(item: Input) -> str:
-    e = item.estimate
-    interval = f"{units.number(e.value)} [{units.number(e.lo)}, {units.number(e.hi)}]"
-    return f"{item.name}: {interval} {e.unit}; {item.source}"
-
-
-def _span(e: Estimate, scale: float) -> str:
-    value, lo, hi = (units.number(x * scale) for x in (e.value, e.lo, e.hi))
+def _span_ms(e: Estimate) -> str:
+    value, lo, hi = (units.ms(x) for x in (e.value, e.lo, e.hi))
     return value if lo == hi else f"{value} [{lo}, {hi}]"
-
-
-def _table(rows: list[tuple[str, ...]], align: str) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if side == ">" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, align, strict=True)
-        ]
-        lines.append("   ".join(cells).rstrip())
-    return lines
