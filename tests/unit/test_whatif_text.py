@@ -111,3 +111,24 @@ def test_one_rule_rounds_tok_s_and_milliseconds(said):
     by_time = said(*CASE, "--tpot", "64:125.7", "--apply", "switch:pcie_oneshot")
     assert " 509 tok/s" in by_time
     assert units.ms(43.5) == units.ms(87 * 0.5) == "0.044"
+
+
+def test_our_kernels_are_predicted_where_a_recorded_box_has_none_and_marked_so(said):
+    shown = joined(said(*CASE, *TOK_S, "--apply", "switch:arfloor"))
+    assert "switch to arfloor (predicted)" in shown
+    assert "its latencies are predicted, so measure them on your box first" in shown
+    assert "arfloor runs on this box and at these sizes: predicted from topologies/" in shown
+    assert "the others' figures are of another" in shown
+    assert "To get arfloor: `arfloor.allreduce.AllReduce`" in shown
+    unasked = joined(said(*CASE, *TOK_S))
+    assert "switch to arfloor" not in unasked
+    assert "--apply takes switch:pcie_oneshot, switch:arfloor, " in unasked
+
+
+def test_a_box_whose_run_has_our_kernels_keeps_them_alone():
+    from arfloor.report.whatif.latencies import PREDICTED, from_topology
+
+    for box, path in (("h200-x2-nvlink", "peer"), ("h200-x2-host-bridge", "host")):
+        names = {c.backend for c in from_topology(box, 2, path).curves}
+        assert PREDICTED not in names
+        assert any(name.startswith(path) for name in names)

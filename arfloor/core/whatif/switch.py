@@ -19,7 +19,9 @@ class Switch:
 
     @property
     def label(self) -> str:
-        return "reach the attainable floor" if self.is_floor else f"switch to {self.to.backend}"
+        if self.is_floor:
+            return "reach the attainable floor"
+        return f"switch to {self.to.backend}{' (predicted)' if self.to.origin == 'predicted' else ''}"
 
     @property
     def is_floor(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ from arfloor.rundir import Run, RunDirError, load
 if TYPE_CHECKING:
     from arfloor.core.rig import Rig
 
+PREDICTED = "arfloor"
+"""Our kernels, the fastest of them, where they are predicted."""
+_OURS = ("peer", "host")
 _MODES = ("graph", "eager", "isolated")
 _DTYPES = ("bfloat16", "float16", "float32")
 PREDICTED_SIZES = tuple(1024 << i for i in range(13))
@@ -40,7 +44,7 @@ class Latencies:
     `default` names the one a user gets untouched, where there is one, else `no_default` may say why.
     `bound` gives the bound at a size where the links are known. `caveats` are sentences from the source;
     `label` says where all this is from,
-    `pcie` that no faster link joins the GPUs.
+    `pcie` that no faster link joins the GPUs, `path` which path of a run they are of.
     """
 
     label: str
@@ -54,6 +58,7 @@ class Latencies:
     caveats: tuple[str, ...] = ()
     no_default: str = ""
     pcie: bool = False
+    path: Way | None = None
 
     def named(self, name: str) -> TableCurve:
         """The curve of `name`. Raises MissingInput naming those there are."""
@@ -78,9 +83,25 @@ def from_topology(name: str, tp: int, way: Way | None = None) -> Latencies:
     Raises InputError naming the boxes there are, MissingInput when it cannot answer at `tp` ranks."""
     box = library.box(name)
     if box.run is not None:
-        return from_run_directory(box.run, tp, way)
+        found = from_run_directory(box.run, tp, way)
+        return found if box.rig is None else _with_ours(found, box.rig, tp)
     assert box.rig is not None  # a box has at least one of them
     return from_rig(box.rig, tp, way)
+
+
+def _with_ours(found: Latencies, rig: Rig, tp: int) -> Latencies:
+    """With our kernels as the box's description predicts them, where its run has none of them."""
+    if any(c.backend.partition(" ")[0] in _OURS for c in found.curves):
+        return found
+    try:
+        ours = from_rig(rig, tp, found.path).named(PREDICTED)
+    except MissingInput:
+        return found
+    if found.origin == "published":
+        ours = replace(
+            ours, source=f"{ours.source}: the box as described, the others' figures are of another"
+        )
+    return replace(found, curves=(*found.curves, ours))
 
 
 def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
@@ -119,6 +140,7 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
         bound=lambda nbytes: _bound_input(floor_at(nbytes), origin),
         caveats=(*map(str, caveats if isinstance(caveats, list) else ()), *sorted(asked), *run.warnings),
         pcie={p.link for p in run.primitives if p.path == first.path and p.link} == {"pcie"},
+        path=first.path,
     )
 
 
@@ -226,7 +248,7 @@ def from_rig(rig: Rig, tp: int, way: Way | None = None) -> Latencies:
     source = f"predicted from topologies/{rig.name}/topology.toml"
     curves = [
         TableCurve(
-            backend="arfloor",
+            backend=PREDICTED,
             points=tuple((p.nbytes, p.kernels) for p in found),
             origin="predicted",
             source=source,

@@ -6,6 +6,7 @@ from arfloor.core import units
 from arfloor.core.obtain import how_to_get
 from arfloor.core.whatif.partition import UNEXPLAINED
 from arfloor.core.whatif.switch import Switch
+from arfloor.report.whatif.latencies import PREDICTED
 from arfloor.report.whatif.question import Whatif
 
 
@@ -61,4 +62,5 @@ def to_get(answer: Whatif) -> list[str]:
     """How to get the implementations that are switched to, where only others' figures are known."""
     chains = [i for chain in answer.asked for i in chain]
     names = dict.fromkeys(i.to.backend for i in chains if isinstance(i, Switch))
-    return [f"To get {name}: {how}." for name in names if (how := how_to_get(name))]
+    ours = {PREDICTED: "`arfloor.allreduce.AllReduce` in your program (docs/allreduce.md)"}
+    return [f"To get {name}: {how}." for name in names if (how := ours.get(name) or how_to_get(name))]

@@ -53,7 +53,8 @@ def answer(
     worth: float = WORTH,
 ) -> Whatif:
     """Answer at concurrency `at` (else the profiled one, else the largest). `scenarios` are as typed;
-    without any, switching to each faster implementation and reaching the floor are tried.
+    without any, switching to each faster implementation (a predicted one only where all are) and
+    reaching the floor are tried.
 
     Raises MissingInput naming what a scenario cannot do without."""
     sequences = _concurrency(situation, at)
@@ -92,7 +93,9 @@ def _concurrency(situation: Situation, at: int | None) -> int:
 def _switches(situation: Situation, sequences: int) -> list[tuple[Intervention, ...]]:
     nbytes = situation.shape.message_nbytes(sequences)
     now = situation.curve.latency(nbytes).estimate.value
-    faster = [c for c in situation.alternatives if (us := _value(c, nbytes)) is not None and us < now]
+    unsure = situation.curve.origin == "predicted"  # then no measured one is pushed aside by a predicted one
+    tried = [c for c in situation.alternatives if unsure or c.origin != "predicted"]
+    faster = [c for c in tried if (us := _value(c, nbytes)) is not None and us < now]
     faster.sort(key=lambda c: _value(c, nbytes) or now)
     chains: list[tuple[Intervention, ...]] = [(Switch(to=c),) for c in faster[:3]]
     if situation.attainable is not None:
