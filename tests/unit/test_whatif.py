@@ -436,3 +436,21 @@ def test_contention_comes_from_the_run_where_it_was_measured():
     found = contention_input(rows, "host")
     assert (found.estimate.lo, found.estimate.value, found.estimate.hi) == (1.0, 1.15, 1.4)
     assert contention_input(rows[3:4], "host") is None
+
+
+def test_the_waterfall_names_what_can_be_seen_and_writes_beside_the_figures(latencies):
+    """Launches of a step of 126 ms are a bar of no width; labels stand right of the axes, off every line."""
+    from arfloor.core import units
+    from arfloor.report.whatif import plot
+    from arfloor.report.whatif.question import answer
+
+    situation = starting_case(latencies)
+    found = answer(situation, latencies, scenarios=["switch:pcie_oneshot,fuse", "overlap"])
+    time_axes, speed_axes = plot.figure(found).axes
+    named = [text.get_text() for text in time_axes.get_legend().get_texts()]
+    assert "launch" not in named
+    assert set(named) == {part.name for part in found.analysis.partition.parts} - {"launch"}
+    labels = speed_axes.texts
+    assert [label.get_text().split()[0] for label in labels] == ["509", "516", "517", "430", "628"]
+    assert labels[0].get_text() == units.number(found.analysis.tok_s.estimate.value)
+    assert all(label.xy[0] > 1 and label.xycoords[0] == "axes fraction" for label in labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arfloor.core import units
 from arfloor.core.errors import InputError
 from arfloor.core.whatif import partition as parts
 from arfloor.core.whatif.scenario import Stage
@@ -25,6 +26,8 @@ COLOURS = {
     parts.WAITING: "#cc79a7",
     parts.UNEXPLAINED: "#f0e442",
 }
+_VISIBLE = 0.003
+"""Share of a step from which a part's bar can be seen, so that the legend names it."""
 SAVED, COST = "#009e73", "#d55e00"
 
 
@@ -74,7 +77,8 @@ def _times(axes: Axes, answer: Whatif, rows: list[tuple[Stage, float, bool]]) ->
     partition = answer.analysis.partition
     for part in (partition.parts[-1], *partition.reduce_parts):
         width = part.us.estimate.value / 1e3
-        axes.barh(0, width, left=left, color=COLOURS[part.name], label=part.name, height=0.62)
+        label = part.name if part.share.estimate.value >= _VISIBLE else None
+        axes.barh(0, width, left=left, color=COLOURS[part.name], label=label, height=0.62)
         left += width
     axes.axvline(left, color=FAINT, linewidth=0.8, linestyle=":")
     for y, (stage, start, _) in enumerate(rows, start=1):
@@ -107,13 +111,13 @@ def _speeds(axes: Axes, answer: Whatif, rows: list[tuple[Stage, float, bool]]) -
         )
         gain = "" if y == 0 else f"  {(e.value / today - 1) * 100:+.1f} %"
         axes.annotate(
-            f"{e.value:.4g}{gain}",
-            (e.value, y),
-            xytext=(0, 7),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
+            f"{units.number(e.value)}{gain}",
+            (1.02, y),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=9,
+            annotation_clip=False,
         )
     axes.set_xlabel("tokens a second, all sequences (95 %)")
-    axes.margins(x=0.15)
+    axes.margins(x=0.05)
     axes.grid(visible=False, axis="y")
