@@ -79,6 +79,7 @@ def facts(observed: Observed = OBSERVED) -> dict[str, Any]:
         "mtp": [_mtp(s, b) for b in s.concurrencies],
         "crossing": _crossing(s),
         "published_gain": _published_gain(),
+        "p2p_level": _p2p_level(),
         "speculative_series": _speculative_series(),
         "hiccup_gain": _hiccup_gain(),
         "after": _after(s),
@@ -302,6 +303,18 @@ SPECULATIVE_SERIES = (
 )
 """Concurrency, tok/s with NCCL and with the one-shot kernel: Qwen3.5-397B at TP4, `speculative decoding
 (MTP)`, local-inference-lab/rtx6kpro, optimization/pcie-oneshot-allreduce.md at e2c2b95."""
+
+
+P2P_LEVEL_SYS = ((1, 67.3, 69.7), (64, 1283.1, 1381.1))
+"""Concurrency, tok/s with NCCL, and with NCCL under NCCL_P2P_LEVEL=SYS: same model, box and load, same page
+at 18af540."""
+
+
+def _p2p_level() -> dict[int, dict[str, str]]:
+    return {
+        b: {"before": f"{n}", "after": f"{s}", "gain": f"{(s / n - 1) * 100:+.1f} %"}
+        for b, n, s in P2P_LEVEL_SYS
+    }
 
 
 def _speculative_series() -> list[dict[str, str]]:
