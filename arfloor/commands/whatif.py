@@ -77,6 +77,7 @@ def command(
     """Predict tokens a second after changes to the all-reduces, with intervals and what they rest on.
 
     Nothing is guessed: a missing input is an error that names it; what has to be assumed is listed.
+    A share alone (--share 0.19, or 0.19@64) gives its bounds, and says what would sharpen them.
 
     Parameters
     ----------
@@ -100,26 +101,54 @@ def command(
     if server.model == "list":
         sys.stdout.write("\n".join(models.names()) + "\n")
         return
+    if not 0 <= worth < math.inf:
+        raise MissingInput(f"--worth: expected a gain of 0 or more, as 0.02, found {worth:g}")
+    width = shutil.get_terminal_size(fallback=(120, 24)).columns  # COLUMNS, where it is no terminal
+    if _only_share(server) and not apply and at is None and plot is None:
+        sys.stdout.write(_of_share(server, source, worth, None if format == "json" else width))
+        return
     if server.model is None:
         raise MissingInput(f"--model: not given; one of {', '.join(models.names())}, or a config.json")
     if server.tp is None or server.tp < 2:
         raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {server.tp}")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise MissingInput(f"--plot {plot}: expected a file ending in .png, .svg or .pdf")
-    if not 0 <= worth < math.inf:
-        raise MissingInput(f"--worth: expected a gain of 0 or more, as 0.02, found {worth:g}")
     situation, latencies = _situation(server, source)
     counters = [inputs.counter(c) for c in server.pcie_counter or []]
     try:
         found = answer(situation, latencies, at=at, scenarios=apply or [], counters=counters, worth=worth)
     except ValueError as error:
         raise MissingInput(str(error)) from error
-    width = shutil.get_terminal_size(fallback=(120, 24)).columns  # COLUMNS, where it is no terminal
     sys.stdout.write(rows.render(found) if format == "json" else text.render(found, width=width))
     if plot is not None:
         from arfloor.report.whatif.plot import save
 
         save(found, plot)
+
+
+def _only_share(server: Server) -> bool:
+    """Whether a share is all that is known of a step."""
+    more = (server.tok_s, server.tpot, server.waiting, server.pcie_counter)
+    return server.share is not None and len(server.share) == 1 and not any(more)
+
+
+def _of_share(server: Server, source: Source, worth: float, width: int | None) -> str:
+    """The bounds that a share alone gives, as text of `width` columns, or as JSON."""
+    from arfloor import models
+    from arfloor.report.whatif import share_only
+
+    given = any(x is not None for x in (source.run, source.topology, source.table))
+    if given and (server.tp is None or server.tp < 2):
+        raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {server.tp}")
+    assert server.share is not None  # `_only_share` saw to it
+    found = share_only.answer(
+        server.share[0],
+        shape=models.load(server.model) if server.model else None,
+        latencies=_latencies(source, server.tp) if given else None,
+        using=server.using,
+        worth=worth,
+    )
+    return share_only.to_json(found) if width is None else share_only.render(found, width=width)
 
 
 def _situation(server: Server, source: Source) -> tuple[Situation, Latencies]:

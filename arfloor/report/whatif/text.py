@@ -35,7 +35,7 @@ def _heading(answer: Whatif, width: int) -> list[str]:
     a, s = answer.analysis, answer.situation
     step_ms, tok_s = units.ms(a.token_us.estimate.value), units.number(a.tok_s.estimate.value)
     lines = [f"{s.shape.name}  TP{s.tp}  concurrency {a.sequences}  {step_ms} ms a step  {tok_s} tok/s"]
-    where = f"A(S), what a reduce of S bytes takes alone: {s.curve.backend} of {answer.latencies.label}"
+    where = f"A(S): {s.curve.backend} of {answer.latencies.label}; it is what a reduce of S bytes takes alone"
     lines += wrap(where, width)
     for caveat in on_top(answer):
         lines += wrap(f"{caveat}.", width, first="But: ")
