@@ -105,5 +105,24 @@ def _write_folder(folder: Path, box: Box) -> None:
         rig = rig_of(box, name)
     except BoxRigError as error:
         raise InputError(f"--write: no topology to write: {error}") from error
-    _write(folder / topologies_io.FILE_NAME, topologies_io.dumps(rig))
+    file = folder / topologies_io.FILE_NAME
+    text = topologies_io.dumps(rig)
+    kept = _keep(file, text)
+    _write(file, text)
     _write(folder / "box.svg", box_svg.render(box))
+    told = f"; the {file.name} that was there is now {kept.name}" if kept else ""
+    print(
+        f"wrote {file.name} and box.svg to {folder}{told}; see: arfloor report --topology {folder}",
+        file=sys.stderr,
+    )
+
+
+def _keep(file: Path, text: str) -> Path | None:
+    """Where another description that stands in the way was moved to: someone may have edited it."""
+    try:
+        if not file.exists() or file.read_bytes() == text.encode():
+            return None
+        return file.replace(file.with_name(f"{file.name}.old"))
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"{str(file)[:200]!r}: cannot be written ({why}); give another place") from error

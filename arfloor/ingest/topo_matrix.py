@@ -33,6 +33,7 @@ _CELL = re.compile(rf"{_RELATION}|{_STATUS}")
 _CELLS = re.compile(rf"(?:{_RELATION}|{_STATUS})+")
 _CPUS = re.compile(r"\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?){0,200},?")
 _DEVICE = re.compile(r"GPU\d{1,4}|[A-Za-z][\w.-]{0,40}\d", re.ASCII)
+_NIC_NAME = re.compile(r"[ \t]*(NIC\d{1,4})[ \t]*:[ \t]*([\w.-]{1,60})[ \t]*", re.ASCII)
 _TAIL_COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _SELF = {"", "-", "--", "—", "SELF", "X"}
 _CAPABILITY = {"r": "read", "w": "write", "a": "atomics", "n": "p2p_nvlink", "p": "p2p_pcie"}
@@ -82,7 +83,7 @@ def read_topo_matrix(text: str) -> tuple[Box, tuple[Warned, ...]]:
     pairs = {(a, b): Pair(a=a, b=b) for a in gpus for b in gpus if a != b}
     box = Box(source="nvidia-smi topo", gpus=tuple(GpuFacts(id=g) for g in gpus), pairs=tuple(pairs.values()))
     if relations:
-        box = _with_relations(box, relations[0], warned)
+        box = _with_nic_names(_with_relations(box, relations[0], warned), text)
     for matrix in matrices:
         if matrix.is_p2p:
             box = _with_status(box, matrix, warned)
@@ -299,6 +300,15 @@ def _with_relations(box: Box, matrix: Matrix, warned: list[Warned]) -> Box:
         for g in box.gpus
     )
     return replace(box, pairs=pairs, places=places, gpus=gpus, unknown=box.unknown + lost)
+
+
+def _with_nic_names(box: Box, text: str) -> Box:
+    """Adapters with the names that the legend under the matrix gives them (`NIC0: mlx5_0`)."""
+    found = [_NIC_NAME.fullmatch(_clean(raw[:MAX_LINE])) for raw in text.splitlines()]
+    names = {m[1]: m[2] for m in reversed(found) if m}
+    return replace(
+        box, places=tuple(replace(p, name=names[p.id]) if p.id in names else p for p in box.places)
+    )
 
 
 def _links(words: dict[tuple[str, str], str | None], gpu: str) -> int | None:

@@ -19,7 +19,6 @@ _MARKS = {"problem": "PROBLEM", "warning": "warning", "note": "note", "unknown":
 _STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan", "unknown": "magenta", "ok": "green"}
 _KINDS = {
     "socket": "NUMA node",
-    "host_bridge": "host bridge",
     "root_port": "root port",
     "switch": "PCIe switch",
 }
@@ -100,7 +99,7 @@ def label(box: Box, place: Place) -> str:
     if place.kind == "socket":
         words = [f"NUMA node {place.numa}" if place.numa is not None else f"socket {place.id}", place.name]
     elif place.kind == "host_bridge":
-        words.append(place.id)
+        words = [f"host bridge {place.id}"]
     else:
         name = place.name or (facts.name if facts else "")
         words += [name, place.bus_id or ""]

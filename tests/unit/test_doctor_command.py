@@ -159,6 +159,30 @@ def test_written_topology_is_read_back_and_means_the_same(pasted, tmp_path, caps
 RELATIONS = MATRIX[: MATRIX.index("$")]
 
 
+def test_a_description_that_stands_in_the_way_is_kept_and_named(pasted, tmp_path, capsys):
+    folder = tmp_path / "mybox"
+    first = run(capsys, "--from", pasted, "--write", folder)[2]
+    assert first.startswith("wrote topology.toml and box.svg to ")
+    again = run(capsys, "--from", pasted, "--write", folder)[2]
+    assert again == first  # nothing differs
+    edited = (folder / "topology.toml").read_text() + "# mine\n"
+    (folder / "topology.toml").write_text(edited)
+    status, _, err = run(capsys, "--from", pasted, "--write", folder)
+    assert status == 0
+    assert "that was there is now topology.toml.old" in err
+    assert (folder / "topology.toml.old").read_text() == edited
+    assert "# mine" not in (folder / "topology.toml").read_text()
+
+
+def test_bridges_and_adapters_have_their_names(tmp_path, capsys):
+    file = tmp_path / "topo.txt"
+    file.write_text(RELATIONS + "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC7: mlx5_7\n")
+    _, out, _ = run(capsys, "--from", file)
+    assert "host bridge hb0" in out
+    assert "NIC0  mlx5_0" in out
+    assert "mlx5_7" not in out  # no such column
+
+
 def test_unknown_peer_access_stays_unknown_and_what_is_assumed_is_said(tmp_path, capsys):
     file, folder = tmp_path / "topo.txt", tmp_path / "mybox"
     file.write_text(RELATIONS)
