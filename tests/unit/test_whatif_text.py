@@ -40,6 +40,25 @@ def test_lines_fit_the_terminal_and_no_figure_is_lost(said, columns):
     assert sorted(numbers[0]) == sorted(numbers[1])
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [
+        (),
+        ("--apply", "quant:fp8:overhead_us=1..3", "--apply", "dp_attention:compute=1..1.2"),
+        ("--share", "0.02@64", "--apply", "spec:verify=2:accept=1.6..1.9,overlap"),
+        ("--share", "0.19@64", "--waiting", "100@64", "--at", "64"),
+    ],
+)
+def test_narrow_terminals_have_room_for_every_kind_of_answer(said, extra):
+    assert max(map(len, said(*CASE, *TOK_S, *extra, columns=80).splitlines())) <= 80
+
+
+def test_traces_are_not_asked_for_twice(said):
+    waited = joined(said(*CASE, *TOK_S, "--share", "0.19@64", "--waiting", "30@64"))
+    assert "1. these latencies" in waited
+    assert "traces of all ranks on aligned clocks tell" not in waited
+
+
 def test_what_warns_of_the_latencies_stands_before_any_number_made_of_them(said):
     shown = joined(said(*README))
     assert shown.index("another box's figures") < shown.index("ms a step share")

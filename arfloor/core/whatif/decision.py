@@ -114,7 +114,7 @@ def _find_out_first(
 ) -> Verdict:
     number = f"without it {units.gain(unexplained.gain)}"
     said = f"find out first what the unexplained {_share(unexplained.share)} of the step is: {number}"
-    said += ", more than any change asked about is sure to give" if plans else ""
+    said += ", more than any change here is sure to give" if plans else ""
     exists = [p for p in sure if not p.unwritten]
     also = [f"the surest of those changes: {_told(exists[0], worth)}"] if exists else []
     return Verdict(

@@ -32,11 +32,10 @@ def find_out(answer: Whatif) -> list[str]:
     if part.us.estimate.value < profiled / 2 and answer.analysis.verdict.decision != "find_out_first":
         return []
     steps = [] if answer.latencies.origin == "measured" else [_sweep(answer, profiled)]
-    return [
-        *steps,
-        "traces of all ranks on aligned clocks tell how long ranks wait for each other; give it as "
-        f"--waiting US@{parts.sequences}",
-    ]
+    if answer.situation.waiting_input(parts.sequences) is None:
+        told = "traces of all ranks on aligned clocks tell how long ranks wait for each other; give it as"
+        steps.append(f"{told} --waiting US@{parts.sequences}")
+    return steps
 
 
 def _sweep(answer: Whatif, profiled_us: float) -> str:

@@ -10,6 +10,7 @@ from arfloor.core.cases import Estimate
 from arfloor.core.whatif.partition import Partition
 from arfloor.core.whatif.scenario import Scenario
 from arfloor.core.whatif.uncertainty import Answer, Input
+from arfloor.report.whatif.next_steps import find_out, to_get
 from arfloor.report.whatif.question import Whatif
 
 SCHEMA = 1
@@ -41,6 +42,9 @@ def document(answer: Whatif) -> dict[str, Any]:
         "verdict": asdict(a.verdict),
         "inputs": [_input(i) for i in a.inputs],
         "left_out": list(answer.skipped),
+        "to_get": to_get(answer),
+        "find_out": find_out(answer),
+        "could_ask": list(answer.could_ask),
     }
 
 

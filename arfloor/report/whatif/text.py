@@ -44,7 +44,7 @@ def _heading(answer: Whatif, width: int) -> list[str]:
 
 def _partition(parts: Partition, width: int) -> list[str]:
     share = sum(p.share.estimate.value for p in parts.reduce_parts)
-    kind = "profiled" if parts.profiled else "as they take alone (no share profiled)"
+    kind = "profiled" if parts.profiled else "by itself (no share given)"
     rows = [(f"all-reduce, {units.percent(share)} {kind}", "ms a step", "share", "known from")]
     for part in parts.parts:
         indent = "" if part is parts.parts[-1] else "  "
@@ -132,7 +132,7 @@ def _stage(label: str, stage: Stage) -> tuple[str, ...]:
     )
 
 
-def _short(label: str, most: int = 46) -> str:
+def _short(label: str, most: int = 44) -> str:
     """A label with many settings, cut for the table; JSON has all of it."""
     return label if len(label) <= most else label[: most - 3] + "..."
 
