@@ -283,8 +283,9 @@ def test_verdicts(latencies):
     assert decide(free, [switch, floor], 0.02).decision == "switch_now"
     wrote = decide(free, [floor], 0.02)
     assert wrote.decision == "pursue"
-    assert wrote.sentence.endswith("nobody wrote such a kernel")
+    assert wrote.sentence.endswith("nothing measured reaches it")
     assert decide(free, [switch], 0.5).decision == "accept_the_floor"
+    assert decide(free, [switch, floor], 0.07).sentence.startswith(f"pursue, because: {switch.label} ")
     unsure = decide(free, [switch], 0.07)
     assert unsure.decision == "pursue"
     assert unsure.sentence.endswith("not sure to be the 7 % that is worth the work")

@@ -151,3 +151,13 @@ def test_a_box_whose_run_has_our_kernels_keeps_them_alone():
         names = {c.backend for c in from_topology(box, 2, path).curves}
         assert PREDICTED not in names
         assert any(name.startswith(path) for name in names)
+
+
+def test_settings_and_our_own_kernels_can_be_acted_on(said):
+    shown = joined(said(*CASE[:2], "--tp", "2", "--topology", "h200-x2-host-bridge", "--tok-s", "16:800"))
+    for name, how in re.findall(r"To get ([^:]+): (`[^`]+`)", shown):
+        if name.startswith("nccl"):
+            assert re.match(r"`NCCL_\w+=", how)
+        else:
+            assert how == "`arfloor.allreduce.AllReduce`"
+    assert "To get host " in shown

@@ -86,15 +86,16 @@ def _matters(scenario: Scenario, worth: float) -> bool:
 
 
 def _best(sure: Sequence[Scenario], open_: Sequence[Scenario], worth: float) -> Verdict:
-    """The surest of what exists, where it is worth the work; else the surest of all."""
+    """The surest of what exists, where it is or may be worth the work; else the surest of all."""
     enough = [p for p in sure if p.gain.estimate.lo > worth]
     ready = [p for p in enough if p.only_switches and p.latencies == "measured"]
-    best = (ready or [p for p in enough if not p.unwritten] or enough or sure)[0]
+    exists = [p for p in sure if not p.unwritten]
+    may = [p for p in exists if p.gain.estimate.hi > worth]
+    best = (ready or may or enough or sure)[0]
     also = []
     further = max(sure, key=lambda p: p.gain.estimate.value)
     if further.gain.estimate.value > best.gain.estimate.value + 0.001:
         also.append(f"more is left: {_told(further, worth)}")
-    exists = [p for p in sure if not p.unwritten]
     if best.unwritten and exists:
         also.append(f"of what exists: {_told(exists[0], worth)}")
     return Verdict(
@@ -162,7 +163,7 @@ def _told(plan: Scenario, worth: float) -> str:
     elif plan.gain.estimate.lo <= worth:
         said += f", not sure to be the {_percent(worth)} that is worth the work"
     if plan.unwritten:
-        return f"{said}; nobody wrote such a kernel"
+        return f"{said}; nothing measured reaches it"
     if plan.latencies == "measured":
         return said
     whose = "predicted" if plan.latencies == "predicted" else "others' (published)"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PREDICTED = "arfloor"
 """Our kernels, the fastest of them, where they are predicted."""
-_OURS = ("peer", "host")
+OURS = ("peer", "host")
 _MODES = ("graph", "eager", "isolated")
 _DTYPES = ("bfloat16", "float16", "float32")
 PREDICTED_SIZES = tuple(1024 << i for i in range(13))
@@ -91,7 +91,7 @@ def from_topology(name: str, tp: int, way: Way | None = None) -> Latencies:
 
 def _with_ours(found: Latencies, rig: Rig, tp: int) -> Latencies:
     """With our kernels as the box's description predicts them, where its run has none of them."""
-    if any(c.backend.partition(" ")[0] in _OURS for c in found.curves):
+    if any(c.backend.partition(" ")[0] in OURS for c in found.curves):
         return found
     try:
         ours = from_rig(rig, tp, found.path).named(PREDICTED)

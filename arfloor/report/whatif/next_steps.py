@@ -6,7 +6,7 @@ from arfloor.core import units
 from arfloor.core.obtain import how_to_get
 from arfloor.core.whatif.partition import UNEXPLAINED
 from arfloor.core.whatif.switch import Switch
-from arfloor.report.whatif.latencies import PREDICTED
+from arfloor.report.whatif.latencies import OURS, PREDICTED
 from arfloor.report.whatif.question import Whatif
 
 
@@ -58,8 +58,23 @@ def _unexplained(answer: Whatif):
 
 
 def to_get(answer: Whatif) -> list[str]:
-    """How to get the implementations that are switched to, where only others' figures are known."""
+    """How to get the implementations that are switched to, where it is known."""
     chains = [i for chain in answer.asked for i in chain]
     names = dict.fromkeys(i.to.backend for i in chains if isinstance(i, Switch))
-    ours = {PREDICTED: "`arfloor.allreduce.AllReduce` in your program (docs/allreduce.md)"}
-    return [f"To get {name}: {how}." for name in names if (how := ours.get(name) or how_to_get(name))]
+    return [f"To get {name}: {how}." for name in names if (how := _how(name))]
+
+
+def _how(name: str) -> str:
+    """What to set or call for an implementation by its short label; empty where nobody knows."""
+    backend, _, variant = name.partition(" ")
+    if backend in (PREDICTED, *OURS):
+        return "`arfloor.allreduce.AllReduce` in your program (docs/allreduce.md)"
+    if backend != "nccl" or not variant or "[" in variant:
+        return how_to_get(name)
+    from arfloor.backends.nccl import parse_variant
+
+    try:
+        advice = parse_variant(variant).advice
+    except ValueError:  # another program's name for a setting of NCCL
+        return ""
+    return f"`{advice}`" if advice else ""

@@ -14,6 +14,7 @@ from arfloor.report.whatif.next_steps import contradiction, find_out, to_get
 from arfloor.report.whatif.question import Counter, Whatif
 
 _INDENT = "  "
+_SWITCHES = 6  # that could be asked about, before the text only counts them
 
 
 def render(answer: Whatif, *, width: int = 120) -> str:
@@ -154,7 +155,11 @@ def _verdict(answer: Whatif, width: int) -> list[str]:
 def _could_ask(answer: Whatif) -> str:
     if answer.given:
         return ""
-    return f"No change was given; --apply takes {', '.join(answer.could_ask)}."
+    switches = [c for c in answer.could_ask if c.startswith("switch:")]
+    others = [c for c in answer.could_ask if not c.startswith("switch:")]
+    more = [f"{len(switches) - _SWITCHES} more that --format json names"] if len(switches) > _SWITCHES else []
+    told = ", ".join((*switches[:_SWITCHES], *more, *others))
+    return f"No change was given; --apply takes {told}."
 
 
 def _widest(scenarios: Sequence[Scenario]) -> str:
