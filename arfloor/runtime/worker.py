@@ -29,6 +29,7 @@ from arfloor.runtime.timing import StartLine
 
 PRIMITIVES_S = 60.0
 _PR_SET_PDEATHSIG = 1
+Again = Callable[[], list[Primitive]]
 
 
 @record
@@ -142,7 +143,7 @@ def _run(plan: WorkPlan, rank: int, progress: Progress, mpi: bool) -> None:
     bench.ran = rundir.ran_by_case(plan.root)
     if plan.launch.primitives and plan.primitives:
         _primitives(plan, bench, writer)
-    again = load(plan.again)(bench) if plan.again else None
+    again = _made_again(plan, bench)
     for row in plan.launch.blocks:
         _block(bench, writer, row)
         if again is not None:
@@ -165,7 +166,17 @@ def _primitives(plan: WorkPlan, bench: Bench, writer: rundir.Writer) -> None:
     )
 
 
-def _again(plan: WorkPlan, bench: Bench, writer: rundir.Writer, again: Callable[[], list[Primitive]]) -> None:
+def _made_again(plan: WorkPlan, bench: Bench) -> Again | None:
+    """The probes that are repeated beside blocks; None where there are none, or where a rank has none."""
+    if not plan.again:
+        return None
+    spec = plan.again
+    bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
+    again, failure = together(bench.group, bench.progress, "primitives", lambda: load(spec)(bench))
+    return None if failure else again
+
+
+def _again(plan: WorkPlan, bench: Bench, writer: rundir.Writer, again: Again) -> None:
     """Probe once more beside a block; a failure costs nothing but these probes."""
     bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
     found, failure = together(bench.group, bench.progress, "primitives", again)
