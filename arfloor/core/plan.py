@@ -263,16 +263,24 @@ def _ordered(
 
 
 def _estimate(launches: Sequence[LaunchPlan]) -> float:
-    seconds = 0.0
-    for launch in launches:
-        cases = [case for row in launch.blocks for case in row.cases]
-        if launch.probe:
-            seconds += STARTUP_S[launch.launcher] + len(cases) * PROBE_S
-        elif cases:
-            seconds += STARTUP_S[launch.launcher] + len(cases) * (launch.timed_s + CASE_S)
-            seconds += sum(case.nbytes / 2**20 for case in cases) * VERIFY_S_PER_MIB
-            seconds += PRIMITIVES_S if launch.primitives else 0.0
-    return seconds
+    blocks = (block_s(launch, row) for launch in launches if not launch.probe for row in launch.blocks)
+    return sum(map(start_s, launches)) + sum(blocks)
+
+
+def start_s(launch: LaunchPlan) -> float:
+    """Seconds until a launch writes its first block, link probes included; a probe launch as a whole."""
+    cases = sum(len(row.cases) for row in launch.blocks)
+    if launch.probe:
+        return STARTUP_S[launch.launcher] + cases * PROBE_S
+    if not cases:
+        return 0.0
+    return STARTUP_S[launch.launcher] + (PRIMITIVES_S if launch.primitives else 0.0)
+
+
+def block_s(launch: LaunchPlan, row: BlockPlan) -> float:
+    """Seconds that the cases of a block take in a launch."""
+    verified = sum(case.nbytes / 2**20 for case in row.cases) * VERIFY_S_PER_MIB
+    return len(row.cases) * (launch.timed_s + CASE_S) + verified
 
 
 def without_done(plan: RunPlan, done: frozenset[tuple[str, int]]) -> RunPlan:

@@ -88,9 +88,15 @@ def carry_out(
         launcher=ranks.place.launcher,
         blocks=len(rundir.blocks_done(rundir.load(work.root))) + plan.blocks,
     )
-    show = Show(plan.blocks, plan.estimate_s)
+    show = Show(plan)
     done = list(manifest.blocks_done)
-    watch = Watch(note=show.note, event=lambda **fields: writer.event(at=_now(), **fields))
+
+    def event(**fields: Any) -> None:
+        writer.event(at=_now(), **fields)
+        if fields["event"] == "launch":
+            show.launch(fields["index"])
+
+    watch = Watch(note=show.note, event=event)
 
     def block(line: dict[str, Any]) -> None:
         done.append(f"{line['block']}@{line['launch']}")

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from arfloor.core import units
+from arfloor.core.pace import Pace
+from arfloor.core.plan import RunPlan
 
 # without a terminal: a line at most so often, so that a log stays readable
 LINE_EVERY_S = 5.0
@@ -18,10 +20,10 @@ LINE_EVERY_S = 5.0
 class Show:
     """Draws only when told to: no thread redraws while something is being timed."""
 
-    def __init__(self, blocks: int, estimate_s: float, *, quiet: bool = False) -> None:
+    def __init__(self, plan: RunPlan, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
-        self._blocks, self._done, self._begin = blocks, 0, time.monotonic()
-        self._estimate_s, self._last_line = estimate_s, 0.0
+        self._blocks, self._done = plan.blocks, 0
+        self._pace, self._last_line = Pace(plan, time.monotonic()), 0.0
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
             self._bar = Progress(
@@ -31,16 +33,22 @@ class Show:
                 console=self._console,
                 auto_refresh=False,
             )
-            self._task = self._bar.add_task("starting", total=blocks)
+            self._task = self._bar.add_task("starting", total=plan.blocks)
             self._bar.start()
             self._bar.refresh()
         else:
-            self.line(f"{blocks} blocks, about {estimate_s:.0f} s")
+            self.line(f"{plan.blocks} blocks, about {duration(plan.estimate_s)}")
+
+    def launch(self, index: int) -> None:
+        """The workers of a launch are being started."""
+        self._pace.began(index, time.monotonic())
 
     def block(self, data: dict[str, Any]) -> None:
         """A block is written: advance, and say what its cases took."""
         self._done += 1
-        text = f"{named(data['block'])}: {summary(data['summary'])}; {self._left()}"
+        self._pace.wrote(data["block"], data["launch"], time.monotonic())
+        left = f"about {duration(self._pace.left_s())} left"
+        text = f"{named(data['block'])}: {summary(data['summary'])}; {left}"
         if self._bar is not None:
             self._bar.update(self._task, advance=1, description=text)
             self._bar.refresh()
@@ -56,19 +64,19 @@ class Show:
         """One line to stderr, above the bar where there is one."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def _left(self) -> str:
-        spent = time.monotonic() - self._begin
-        left = spent / self._done * (self._blocks - self._done)
-        # the first blocks carry the start-up; the plan's estimate is better then
-        if self._done < 4 and spent < self._estimate_s:
-            left = self._estimate_s - spent
-        return f"{left:.0f} s left"
-
     def close(self) -> None:
         """Give the terminal back."""
         if self._bar is not None:
             self._bar.stop()
         sys.stderr.flush()
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `2.5 min`: no finer than a guess is."""
+    if seconds < 90:
+        return f"{5 * round(seconds / 5)} s" if seconds >= 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 30) / 2
+    return f"{minutes:.1f} min" if minutes % 1 else f"{minutes:.0f} min"
 
 
 def named(block_id: str) -> str:
