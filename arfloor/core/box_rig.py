@@ -62,7 +62,7 @@ def rig_of(box: Box, name: str) -> Rig:
         title=f"{len(gpus)}x {models[0] if len(models) == 1 else 'GPU'}, from {box.source}",
         gpu=", ".join(models) or "not known",
         compute_capability=capability or (0, 0),
-        p2p=View(box, len(box.gpus)).p2p,
+        p2p=_peer_access(box),
         launch="launch",
         nodes=tuple(draft.nodes.values()),
         gpus=tuple(_name(g.id) for g in gpus),
@@ -76,6 +76,17 @@ def rig_of(box: Box, name: str) -> Rig:
         nccl=nccl,
         notes=tuple(draft.notes + [f"{what}: {why}" for what, why in box.unknown]),
     )
+
+
+def _peer_access(box: Box) -> bool | None:
+    """Whether all GPUs reach each other's memory: what moved data showed, else the driver's status words.
+
+    A transfer that failed (for want of memory, say) leaves what the driver reports unproven.
+    """
+    if any(p.correct is False for p in box.probes):
+        return False
+    reported = View(box, len(box.gpus)).p2p
+    return None if reported and any(p.status == "failed" for p in box.probes) else reported
 
 
 def _nccl(draft: _Draft, box: Box) -> NcclFacts:

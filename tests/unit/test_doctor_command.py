@@ -314,6 +314,13 @@ def test_rates_follow_from_links_or_from_what_was_measured():
     assert Graph(topology(rig)).route("gpu0", "gpu1").edges[0].kind == "nvlink"
 
 
+def test_peer_access_that_corrupts_is_none_and_one_that_failed_is_not_proven():
+    good = PathProbe(a="GPU0", b="GPU1", status="ok", correct=True, peer_gbps=50.0)
+    assert rig_of(linked(probes=(good,)), "pair").p2p is True
+    assert rig_of(linked(probes=(good, replace(good, correct=False))), "pair").p2p is False
+    assert rig_of(linked(probes=(good, PathProbe(a="GPU1", b="GPU0", status="failed"))), "pair").p2p is None
+
+
 def test_drawing_is_well_formed_whatever_the_names():
     base = linked()
     nasty = Box(
