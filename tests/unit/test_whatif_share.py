@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arfloor.cli import main
+from arfloor.core import units
 from arfloor.core.cases import Estimate
 from arfloor.core.whatif.share_only import FREE, gain_at_most
 
@@ -31,6 +32,7 @@ def test_free_reduces_are_amdahl_and_all_that_a_share_says(capsys):
 def test_a_share_too_small_to_matter_decides(capsys):
     assert "Verdict: accept the floor, because even free" in said(capsys, "--share", "0.01@64")
     assert "accept the floor" not in said(capsys, "--share", "0.01@64", "--worth", "0.005")
+    assert "all-reduce, 0.4 % of a profile" in said(capsys, "--share", "0.004")
 
 
 def test_a_box_gives_bounds_by_size_and_a_model_fixes_the_size(capsys):
@@ -44,6 +46,7 @@ def test_a_box_gives_bounds_by_size_and_a_model_fixes_the_size(capsys):
     assert (row["nbytes"], row["now_us"], row["best_us"], row["best"]) == (524288, 71.7, 51.0, "pcie_oneshot")
     assert row["gain"]["value"] == pytest.approx(1 / (0.81 + 0.19 * 51.0 / 71.7) - 1)
     assert row["gain"]["value"] < row["floor_gain"]["value"] < document["free"]["value"]
+    assert f"to {units.gain(Estimate(**row['floor_gain']))}, at the 18.4 us that" in document["verdict"]
     assert document["sharper"] == ["--tok-s 64:TOK_S", "--run RUN of a sweep on your own GPUs"]
 
 

@@ -105,9 +105,7 @@ def render(found: ShareOnly, *, width: int = 120) -> str:
 
 def _heading(found: ShareOnly) -> list[str]:
     at = f" at concurrency {found.concurrency}" if found.concurrency else ""
-    return [
-        f"all-reduce, {units.percent(found.share.value, 0)} of a profile{at}: bounds from the share alone"
-    ]
+    return [f"all-reduce, {found.share.value * 100:.4g} % of a profile{at}: bounds from the share alone"]
 
 
 def _amdahl(found: ShareOnly, width: int) -> list[str]:
@@ -148,9 +146,17 @@ def verdict(found: ShareOnly) -> str:
             f"accept the floor, because even free reduces would give {units.gain(found.free)}, under the "
             f"{found.worth * 100:g} % that is worth the work"
         )
+    most = f"{units.gain(found.free)}, which no software reaches"
+    if (
+        len(found.sizes) == 1
+        and found.sizes[0].floor_us is not None
+        and found.sizes[0].floor_gain is not None
+    ):
+        floor = f"{units.number(found.sizes[0].floor_us)} us"
+        most = f"{units.gain(found.sizes[0].floor_gain)}, at the {floor} that the links allow"
     return (
-        f"a share alone decides nothing here: a faster reduce gives from nothing, if all of that time is "
-        f"waiting, to {units.gain(found.free)}, which no software reaches"
+        "a share alone decides nothing here: a faster reduce gives from nothing, if all of that time is "
+        f"waiting, to {most}"
     )
 
 
