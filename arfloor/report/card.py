@@ -105,6 +105,8 @@ def _answer(v: Verdict) -> str:
     now, left = v.headroom_now, v.headroom_left
     rest = f"{units.ratio(left.value)} the attainable" if left else ""
     notes = " ".join(["", *caveats(v)])
+    # figures that others published were not measured on the reader's box
+    switch = "Measure, then switch" if v.best and v.best.origin == "published" else "Switch now"
     if is_noisy(v) and now:
         return (
             f"**The machine was busy: measure again.** {phrases.which(v.best)} beats the default, by "
@@ -113,11 +115,11 @@ def _answer(v: Verdict) -> str:
     if v.status == "switch" and now and v.default and v.default.latency and v.attainable:
         far = units.ratio(v.default.latency.value / v.attainable.value)
         return (
-            f"**Switch now:** {ratio_span(now)} is on the table; {rest} remains after it. "
+            f"**{switch}:** {ratio_span(now)} is on the table; {rest} remains after it. "
             f"The default is {far} the attainable.{notes}"
         )
     if v.status == "switch" and now:
-        return f"**Switch now:** {ratio_span(now)} is on the table; no floor is known.{notes}"
+        return f"**{switch}:** {ratio_span(now)} is on the table; no floor is known.{notes}"
     if v.status == "at_floor":
         return f"**Accept the floor:** {phrases.which(v.best)} is {rest}; little more is to be had.{notes}"
     if v.status == "gap":

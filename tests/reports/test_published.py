@@ -57,3 +57,9 @@ def test_our_own_runs_have_no_such_caveats(tmp_path, capsys):
     assert {row["caveats"] for row in json.loads(capsys.readouterr().out)} == {None}
     assert main(["report", str(run)]) == 0
     assert "but:" not in capsys.readouterr().out
+
+
+def test_the_card_tells_nobody_to_switch_on_anothers_figures(capsys):
+    shown = said(capsys, "md")
+    assert "**Measure, then switch:** 1.43x" in shown
+    assert "Switch now" not in shown
