@@ -118,8 +118,8 @@ def _changes(answer: Whatif, width: int) -> list[str]:
         "the tokens of all sequences"
     )
     told = " ".join((answer.analysis.verdict.sentence, *answer.analysis.verdict.also, *lines))
-    legend += "; C(b): what a step of b tokens takes without its reduces" if "C(" in told else ""
-    return lines + wrap(legend, width)
+    explained = "C(b): what a step of b tokens takes without its reduces"
+    return [*lines, *wrap(legend, width), *([explained] if "C(" in told else [])]
 
 
 def _stage(label: str, stage: Stage) -> tuple[str, ...]:
