@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from arfloor.core.box import Box, PciLink, Place, ancestors, pcie_gbps
 from arfloor.core.cases import Node
+from arfloor.core.doctor_paths import listed
 from arfloor.core.gates import View
 from arfloor.core.nccl_model import pci_graph_gbps
 from arfloor.core.pcie import FLAG_ROOT_PORTS_US, FLAG_SOCKETS_US, FLAG_SWITCH_US, write_figure
@@ -49,6 +50,8 @@ def rig_of(box: Box, name: str) -> Rig:
         _add_chain(draft, box, gpu.id)
     _join_sockets(draft)
     _add_nvlinks(draft, box)
+    reached = _peer_access(box)
+    draft.notes += _some_pairs(box)
     models = sorted({g.name for g in gpus if g.name})
     capability = next((g.compute_capability for g in gpus if g.compute_capability), None)
     if capability is None:
@@ -62,7 +65,7 @@ def rig_of(box: Box, name: str) -> Rig:
         title=f"{len(gpus)}x {models[0] if len(models) == 1 else 'GPU'}, from {box.source}",
         gpu=", ".join(models) or "not known",
         compute_capability=capability or (0, 0),
-        p2p=_peer_access(box),
+        p2p=reached,
         launch="launch",
         nodes=tuple(draft.nodes.values()),
         gpus=tuple(_name(g.id) for g in gpus),
@@ -87,6 +90,15 @@ def _peer_access(box: Box) -> bool | None:
         return False
     reported = View(box, len(box.gpus)).p2p
     return None if reported and any(p.status == "failed" for p in box.probes) else reported
+
+
+def _some_pairs(box: Box) -> list[str]:
+    """A note where some pairs reach each other and others do not: one word for the whole box hides it."""
+    some = [p for p in box.pairs if p.read == "OK" and p.write in (None, "OK")]
+    if View(box, len(box.gpus)).p2p is not False or not some:
+        return []
+    only = f"some pairs have it, not all ({listed(some)})"
+    return [f"peer access: {only}: p2p = false speaks of all; describe GPUs that have it apart"]
 
 
 def _nccl(draft: _Draft, box: Box) -> NcclFacts:

@@ -283,13 +283,14 @@ def _one_node(box: Box) -> str:
     uplink to host memory."""
     near = "give one tensor-parallel group the GPUs of one node where they suffice"
     reached = View(box, len(box.gpus)).p2p
+    some = any(p.read == "OK" for p in box.pairs)
     if reached or not any(p.relation in ("PIX", "PXB") for p in box.pairs):
         return near
     spread = (
         "GPUs behind one switch share its uplink to host memory: a group spread over the nodes may be faster"
     )
     compare = "`arfloor report --topology` on what --write wrote compares"
-    if reached is None:
+    if reached is None or some:
         return f"{near}; without peer access, {spread} ({compare})"
     return f"{spread}, alone; {compare}"
 

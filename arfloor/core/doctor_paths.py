@@ -49,7 +49,7 @@ def _reported(box: Box) -> Iterator[Finding]:
         yield Finding(
             code="no_p2p",
             level="warning",
-            subject=_listed(pairs),
+            subject=listed(pairs),
             says=f"no peer access: {_STATUS_MEANING.get(word, 'the driver refuses it')}",
             evidence=f"driver status {word} for {len(pairs)} of {len(box.pairs)} directed pairs",
             remedy=_STATUS_REMEDY.get(word, "the host path is what remains"),
@@ -78,13 +78,14 @@ def _atomics(box: Box) -> Iterator[Finding]:
         yield Finding(
             code="no_peer_atomics",
             level="note",
-            subject=_listed(without),
+            subject=listed(without),
             says="no atomics on peer memory: kernels that need them do not run, those of loads and stores do",
             evidence=f"driver status {without[0].atomics} for atomics",
         )
 
 
-def _listed(pairs: list[Pair]) -> str:
+def listed(pairs: list[Pair]) -> str:
+    """`GPU0-GPU1, GPU0-GPU2 and 4 more`: pairs without their direction."""
     ends = sorted({f"{min(p.a, p.b)}-{max(p.a, p.b)}" for p in pairs})
     return ", ".join(ends[:6]) + (f" and {len(ends) - 6} more" if len(ends) > 6 else "")
 

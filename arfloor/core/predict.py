@@ -68,7 +68,7 @@ def default_path(rig: Rig) -> Path:
 
 def _check(rig: Rig, path: Path) -> None:
     if path == "peer" and rig.p2p is False:
-        raise ValueError(f"{rig.name}: its GPUs have no peer access; expected path host")
+        raise ValueError(f"{rig.name}: its GPUs have no peer access, or not every pair; expected path host")
 
 
 def path_assumed(rig: Rig, path: Path | None) -> str:

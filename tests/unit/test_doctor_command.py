@@ -314,6 +314,16 @@ def test_rates_follow_from_links_or_from_what_was_measured():
     assert Graph(topology(rig)).route("gpu0", "gpu1").edges[0].kind == "nvlink"
 
 
+def test_peer_access_of_some_pairs_is_said_and_spreads_no_group(pasted, tmp_path, capsys):
+    shown = flat(run(capsys, "--from", pasted, "--write", tmp_path / "box")[1])
+    assert "do: give one tensor-parallel group the GPUs of one node where they suffice; without peer" in shown
+    assert main(["report", "--topology", str(tmp_path / "box"), "--world", "2"]) == 0
+    report = flat(capsys.readouterr().out)
+    assert "some pairs have it, not all (GPU0-GPU1, GPU0-GPU2, GPU1-GPU2)" in report
+    assert main(["report", "--topology", str(tmp_path / "box"), "--path", "peer"]) == 2
+    assert "no peer access, or not every pair" in capsys.readouterr().err
+
+
 def test_peer_access_that_corrupts_is_none_and_one_that_failed_is_not_proven():
     good = PathProbe(a="GPU0", b="GPU1", status="ok", correct=True, peer_gbps=50.0)
     assert rig_of(linked(probes=(good,)), "pair").p2p is True
