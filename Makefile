@@ -23,7 +23,7 @@ RANKS = $(shell n=$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU'); [ "$$n" -ge 2 
 .PHONY: sweep test test-all check setup clean
 
 sweep: setup
-	$(PY) -m torch.distributed.run --standalone --nproc-per-node=$(RANKS) -m arfloor.sweep $(SWEEP_ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PY) -m torch.distributed.run --standalone --nproc-per-node=$(RANKS) -m arfloor.sweep $(SWEEP_ARGS)
 
 test: check
 	$(PY) -m pytest -m "not slow" -n 2 --dist loadgroup tests
@@ -43,7 +43,8 @@ setup: $(READY)
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "arfloor needs Python 3.11 or newer, found $$($(PYTHON) --version 2>&1); try make PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "installing arfloor and what it needs into $(VENV): takes a few minutes, once"
+	@$(PYTHON) -m venv $(VENV)
 	@if nvidia-smi -L >/dev/null 2>&1; then \
 	  $(PY) -m pip install --quiet --disable-pip-version-check -e '.[torch,mpi,cuda,notebooks,dev]'; \
 	else \

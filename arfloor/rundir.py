@@ -133,6 +133,10 @@ def _read_manifest(root: Path) -> Manifest:
         there = file.is_file()
     except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be entered
         raise RunDirError(f"{str(root)[:200]!r}: cannot be read ({_reason(error)}); give another") from error
+    if not there and (root / "topology.toml").is_file():
+        kept = root / "run"
+        measured = f" or the run measured on it, {kept}" if (kept / "manifest.json").is_file() else ""
+        raise RunDirError(f"{root}: expected a run, found a box; give --topology {root}{measured}")
     if not there:
         raise RunDirError(
             f"{root}: expected a run directory with manifest.json, found none; "

@@ -238,6 +238,14 @@ def run_directory(ranks: Ranks, wanted: Wanted) -> Path:
     return root
 
 
+def _refuse(error: BadInput) -> int:
+    """One line on what is unfit. torchrun tells of any status but 0 at length, which no setting turns off."""
+    torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    rest = " (What torchrun prints below is about this and says no more.)" if torchrun else ""
+    print(f"arfloor: {error}{rest}", file=sys.stderr, flush=True)
+    return BAD_INPUT
+
+
 def main(argv: list[str] | None = None) -> int:
     """The whole command on one rank. Returns the exit code."""
     from arfloor.runtime.driver import Signals
@@ -258,14 +266,12 @@ def main(argv: list[str] | None = None) -> int:
         # first of all: they import torch while this process does
         spares = started(os.environ, where.rank, dry_run="--dry-run" in argv)
     except BadInput as error:
-        print(f"arfloor: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _refuse(error)
     with contextlib.closing(spares):
         try:
             ranks = Ranks(where)
         except BadInput as error:
-            print(f"arfloor: {error}", file=sys.stderr)
-            return BAD_INPUT
+            return _refuse(error)
         return _among(ranks, argv, signals, spares)
 
 
@@ -278,8 +284,7 @@ def _among(ranks: Ranks, argv: list[str], signals: Any, spares: Spares) -> int:
         return _on_rank(ranks, argv, signals, spares)
     except BadInput as error:
         if ranks.rank == 0:
-            print(f"arfloor: {error}", file=sys.stderr)
-        return BAD_INPUT
+            return _refuse(error)
     except (StoreLost, TimeoutError) as error:
         print(f"arfloor: rank {ranks.rank} lost the others: {error}", file=sys.stderr)
         return INTERRUPTED

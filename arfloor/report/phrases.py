@@ -247,6 +247,6 @@ def fit_line(found: Fit) -> str:
     return text
 
 
-def floor_parts(terms: Sequence[Term]) -> str:
-    """`1.30 launch + 7.08 wire (stream sm write cuda:0>host all)`: parts in us, with their probes."""
-    return " + ".join(f"{units.number(t.us.value)} {t.name} ({t.source})" for t in terms if t.us.value)
+def floor_parts(terms: Sequence[Term]) -> list[str]:
+    """`7.08 wire: stream sm write cuda:0>host all`: parts in us, each with its probe."""
+    return [f"{units.number(t.us.value)} {t.name}: {t.source}" for t in terms if t.us.value]

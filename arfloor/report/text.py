@@ -171,7 +171,13 @@ def _section(section: Section, table: Table, report: Report, width: int) -> Rend
     lines += [f"fit {s.label}: {phrases.fit_line(s.fit)}" for s in drawn if s.fit and s.role != "other"]
     parts = _parts(found, width) if found.apart else []
     parts += _libraries(section, width)
-    return Group("", table, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines), "", *parts)
+    return Group("", table, *(_indented(line) for line in lines), "", *parts)
+
+
+def _indented(line: str) -> RenderableType:
+    """Under a table; all of a part's lines further in."""
+    text = line.lstrip()
+    return Padding(Text(text), (0, 0, 0, 2 + len(line) - len(text)))
 
 
 def _parts(found: whys.Why, width: int) -> list[RenderableType]:
@@ -223,7 +229,11 @@ def _floor_lines(row: Row) -> list[str]:
     if row.floor is None:
         return []
     parts = (("attainable", row.floor.terms.attainable), ("bound", row.floor.terms.bound))
-    return [f"{name} at {units.size(row.nbytes)}, us: {phrases.floor_parts(terms)}" for name, terms in parts]
+    lines = []
+    for name, terms in parts:
+        lines.append(f"{name} at {units.size(row.nbytes)}, us:")
+        lines += [f"  {part}" for part in phrases.floor_parts(terms)]
+    return lines
 
 
 def _cells(row: Row, *, floors: bool, intervals: bool, checks: bool, ratios: bool) -> list[RenderableType]:

@@ -54,7 +54,7 @@ def test_whatif_calls_cases_by_what_a_reader_of_the_path_needs_and_explains_its_
     assert "nccl of synthetic-gpu over host (measured)" in shown
     assert "NCCL_P2P_DISABLE" not in shown
     assert "switch to host line64" in shown
-    assert "C(b): what a step of b tokens takes without its reduces" in shown
+    assert "C(b): what a step of b tokens takes without its reduces" in " ".join(shown.split())
     assert "Llama-3.3-70B: reduces a step outside the layers: 1; " in shown
     assert "other_reduces" not in shown
 
@@ -219,3 +219,26 @@ def test_compare_tells_a_spread_between_repetitions_in_words(tmp_path, run):
     shown = comparison.to_text(loaded, replace(loaded, samples=()), (row,), every=True)
     assert "one case repeated differs as much" in shown
     assert "aa spread" not in shown
+
+
+def test_the_page_has_ratios_and_verdict_before_what_a_narrow_window_hides(run):
+    page = html.render(model.build(rundir.load(run)))
+    head = page.partition("By size</h3>")[2].partition("</thead>")[0]
+    names = re.findall(r"<th[^>]*>([^<]*)</th>", head)
+    assert names[:7] == ["size", "default, us", "best, us", "which", "now", "left", "verdict"]
+    assert names[7:] == ["attainable, us", "by", "bound, us", "check"]
+
+
+def test_a_box_given_for_a_run_says_how_to_give_it(capsys, tmp_path):
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "topology.toml").write_text("")
+    assert main(["report", str(tmp_path / "box")]) == 2
+    told = capsys.readouterr().err
+    assert f"found a box; give --topology {tmp_path / 'box'}" in told
+    assert "or the run" not in told
+
+
+def test_each_part_of_a_floor_has_a_line_of_its_own(run):
+    shown = text.render(model.build(rundir.load(run)))
+    parts = shown.partition("attainable at 256 KiB, us:\n")[2].partition("bound at")[0]
+    assert re.fullmatch(r"(    [\d.]+ (launch|latency|wire): .+\n)+  ", parts)

@@ -214,3 +214,14 @@ def test_a_full_disk_is_a_line_and_other_faults_of_the_system_are_not_hidden(mon
     monkeypatch.setattr(sweep, "_on_rank", full(errno.EBADF))
     with pytest.raises(OSError, match="what the system says"):
         sweep._among(ranks, [], None, None)
+
+
+def test_a_refusal_is_one_line_that_says_what_torchrun_prints_after_it(monkeypatch, capsys):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert sweep._refuse(BadInput("sizes: no")) == 2
+    assert capsys.readouterr().err == "arfloor: sizes: no\n"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    sweep._refuse(BadInput("sizes: no"))
+    told = capsys.readouterr().err
+    assert told.startswith("arfloor: sizes: no (What torchrun prints below")
+    assert told.count("\n") == 1
