@@ -283,8 +283,7 @@ def _among(ranks: Ranks, argv: list[str], signals: Any, spares: Spares) -> int:
     try:
         return _on_rank(ranks, argv, signals, spares)
     except BadInput as error:
-        if ranks.rank == 0:
-            return _refuse(error)
+        return _refuse(error) if ranks.rank == 0 else BAD_INPUT
     except (StoreLost, TimeoutError) as error:
         print(f"arfloor: rank {ranks.rank} lost the others: {error}", file=sys.stderr)
         return INTERRUPTED

@@ -225,3 +225,15 @@ def test_a_refusal_is_one_line_that_says_what_torchrun_prints_after_it(monkeypat
     told = capsys.readouterr().err
     assert told.startswith("arfloor: sizes: no (What torchrun prints below")
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_ends_a_refused_sweep_with_2(monkeypatch, capsys, rank):
+    def refuse(*_):
+        raise BadInput("sizes: no")
+
+    monkeypatch.setattr(sweep, "_on_rank", refuse)
+    monkeypatch.setattr(sweep, "_leave", lambda ranks: None)
+    monkeypatch.setattr(sweep.signal, "signal", lambda *_: None)
+    assert sweep._among(SimpleNamespace(rank=rank), [], None, None) == 2
+    assert capsys.readouterr().err.startswith("arfloor: sizes: no") == (rank == 0)
