@@ -73,7 +73,8 @@ def write(run: rundir.Run, out: Path, path: Way | None = None, *, max_bytes: int
     records = records_of(run, path)
     if not records:
         paths = ", ".join(sorted({r.block.path for r in run.records})) or "nothing"
-        raise InputError(f"{run.path}: nothing was measured on path {path!r}; measured: {paths}")
+        where = f" on path {path!r}; measured: {paths}" if path else "; complete it with --resume first"
+        raise InputError(f"{run.path}: nothing was measured{where}")
     probes = probes_of(run, path)
     weight = sum(len(rundir.to_json(r).encode()) + 1 for r in (*records, *probes))
     if weight > max_bytes:

@@ -38,6 +38,6 @@ def command(
     if format == "json":
         sys.stdout.write(comparison.to_json(rows))
         return
-    width = max(shutil.get_terminal_size(fallback=(160, 24)).columns, 100)
+    width = max(shutil.get_terminal_size(fallback=(160, 24)).columns, 80)
     tty = sys.stdout.isatty()
     sys.stdout.write(comparison.to_text(first, second, rows, every=every, width=width, color=tty))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from arfloor.core.decode import MissingInput
 if TYPE_CHECKING:
     from arfloor.core.whatif.step import Situation
     from arfloor.report.whatif.latencies import Latencies
+
+_MOST_WORTH = 1e3  # a thousand times the speed: no larger number is meant
 
 _Texts = Annotated[list[str] | None, Parameter(consume_multiple=False, negative=())]
 
@@ -101,8 +102,8 @@ def command(
     if server.model == "list":
         sys.stdout.write("\n".join(models.names()) + "\n")
         return
-    if not 0 <= worth < math.inf:
-        raise MissingInput(f"--worth: expected a gain of 0 or more, as 0.02, found {worth:g}")
+    if not 0 <= worth <= _MOST_WORTH:
+        raise MissingInput(f"--worth: expected a gain from 0 to {_MOST_WORTH:g}, as 0.02, found {worth:g}")
     width = shutil.get_terminal_size(fallback=(120, 24)).columns  # COLUMNS, where it is no terminal
     if _only_share(server) and not apply and at is None and plot is None:
         sys.stdout.write(_of_share(server, source, worth, None if format == "json" else width))

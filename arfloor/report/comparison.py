@@ -8,7 +8,9 @@ from dataclasses import asdict
 from io import StringIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -122,7 +124,7 @@ def to_text(
         console.print(Text(f"   {line}"))
     shown = list(rows) if every else _worth_showing(rows)
     if shown:
-        console.print(_table(shown))
+        console.print(_fitting(console, shown))
     console.print(Text(f"\n{_summary(rows)}"))
     if not every and len(shown) < len(rows):
         console.print(Text(_not_shown([r for r in rows if r not in shown])))
@@ -170,9 +172,16 @@ def differences(a: Run, b: Run) -> list[str]:
         ("device", first.machine.device_name, second.machine.device_name),
         ("ranks", str(first.machine.world), str(second.machine.world)),
     ]
-    for old, new in ((first.versions, second.versions), (first.env, second.env)):
+    unsaid = []
+    for what, old, new in (
+        ("versions", first.versions, second.versions),
+        ("environment", first.env, second.env),
+    ):
+        if bool(old) != bool(new):  # an imported run, or one that was kept: nobody noted them
+            unsaid.append(f"{what}: {'B' if old else 'A'} names none")
+            continue
         pairs += [(k, old.get(k, "absent"), new.get(k, "absent")) for k in sorted({*old, *new})]
-    return [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new]
+    return [f"{name}: {old} -> {new}" for name, old, new in pairs if old != new] + unsaid
 
 
 def _name(run: Run) -> str:
@@ -190,36 +199,67 @@ def _paths(run: Run) -> str:
     return ", ".join(f"{way}/{link}" if link else way for way, link in named)
 
 
-def _table(rows: list[ComparedCase]) -> Table:
+def _fitting(console: Console, rows: list[ComparedCase]) -> Table:
+    """The table that says most of those that fit, the narrowest where none does."""
+    tables = [_table(rows, alike=alike, ends=ends) for alike, ends in ((True, True), (False, True))]
+    tables.append(_table(rows, alike=False, ends=False))
+    unlimited = console.options.update_width(10_000)
+    fits = (t for t in tables if Measurement.get(console, unlimited, t).minimum <= console.width)
+    return next(fits, tables[-1])
+
+
+def _table(rows: list[ComparedCase], *, alike: bool, ends: bool) -> Table:
+    """`alike`: also columns in which all rows say the same; `ends`: also the latencies' intervals."""
+    told = {
+        "path": [r.case.path for r in rows],
+        "mode": [r.case.mode for r in rows],
+        "dtype": [r.case.dtype for r in rows],
+    }
+    columns = {name: cells for name, cells in told.items() if alike or len(set(cells)) > 1}
+    same = [cells[0] for name, cells in told.items() if name not in columns]
+    caption = "B / A with its 95 % interval; the answer is taken on the 99 % one"
+    if same:
+        caption = f"all {', '.join(same)}; {caption}"
+    if not ends:
+        caption += "; the latencies' own intervals need a wider terminal (or COLUMNS=160)"
     table = Table(
-        box=box.SIMPLE_HEAD, caption="B / A with its 95 % interval; the answer is taken on the 99 % one"
+        box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=alike, padding=(0, int(alike))
     )
-    table.caption_justify = "left"
-    for name in ("path", "mode", "dtype"):
+    for name in columns:
         table.add_column(name, no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("case")
+    table.add_column("case", overflow="fold", min_width=12)
     for name in ("A us", "B us", "B / A"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("B is")
-    for r in rows:
-        reason = _SHORT.get(r.reason, r.reason.replace("_", " "))
-        told = r.answer if r.ratio else reason
-        # that its interval meets the band is what undecided means
-        usual = r.reason in (r.answer, "interval_meets_band")
-        why = f" ({reason})" if r.ratio and not usual else ""
+    table.add_column("B is", overflow="fold", min_width=9)
+    us = phrases.interval if ends else _value
+    for at, r in enumerate(rows):
         table.add_row(
-            r.case.path,
-            r.case.mode,
-            r.case.dtype,
+            *(cells[at] for cells in columns.values()),
             units.size(r.case.nbytes),
             short_label(r.case),
-            phrases.interval(r.a),
-            phrases.interval(r.b),
+            us(r.a),
+            us(r.b),
             f"{r.ratio.value:.3f} [{r.ratio.lo:.3f}, {r.ratio.hi:.3f}]" if r.ratio else "",
-            Text(f"{told}{why}", style=_STYLE[r.answer]),
+            Text(_said(r), style=_STYLE[r.answer]),
         )
+    for column in table.columns:
+        if column.no_wrap:  # rich takes a cell's longest word for its least width
+            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
     return table
+
+
+def _said(r: ComparedCase) -> str:
+    reason = _SHORT.get(r.reason, r.reason.replace("_", " "))
+    if not r.ratio:
+        return reason
+    # that its interval meets the band is what undecided means
+    usual = r.reason in (r.answer, "interval_meets_band")
+    return r.answer if usual else f"{r.answer} ({reason})"
+
+
+def _value(estimate: Estimate | None) -> str:
+    return units.number(estimate.value) if estimate else ""
 
 
 def _summary(rows: tuple[ComparedCase, ...]) -> str:

@@ -24,6 +24,7 @@ from arfloor.rundir import Run, blocks_done
 HEADLINE_NBYTES = 262_144
 """The decode message of the opening question: batch 32 x hidden 4096 x 2 bytes."""
 
+_OF_LINKS = ("pingpong", "stream")
 _MANY_VARIANTS = 4
 _MODES: tuple[Mode, ...] = ("graph", "eager", "isolated")
 
@@ -212,7 +213,12 @@ def _section_order(s: Section) -> tuple[object, ...]:
 
 def link_of(results: Iterable[Result], primitives: Iterable[Primitive], path: str) -> str:
     """The link under a path: as the probes name it, else as the implementations that ran report it."""
-    probed = [p.link for p in primitives if p.path == path and p.link and p.status == "ok"]
+    # neither additions (their link is memory) nor what was found beside blocks: more blocks, more of it
+    probed = [
+        p.link
+        for p in primitives
+        if p.path == path and p.link and p.status == "ok" and p.kind in _OF_LINKS and p.active != "best"
+    ]
     named = probed or [r.ran.link for r in results if r.ran and r.ran.link]
     return max(sorted(set(named)), key=named.count, default="")
 

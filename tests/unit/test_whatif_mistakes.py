@@ -69,6 +69,7 @@ def test_counters_that_are_no_rate_in_bytes(rate, capsys):
         ("--worth", "nan"),
         ("--worth", "-1"),
         ("--worth", "inf"),
+        ("--worth", "1e308"),
         ("--using", ""),
     ],
 )
