@@ -80,7 +80,10 @@ def _subject(run: Path | None, topology: str | None, world: int | None, path: Wa
     from arfloor.report import subject
 
     if run is not None and topology is not None:
-        raise InputError(f"report: expected a run directory or --topology, found both; leave out {run}")
+        raise InputError(
+            "report: expected a run directory or --topology, found both; a run is judged by its own link "
+            f"probes alone: leave out {run} to see the floor of {topology}, and read the two side by side"
+        )
     if topology is not None:
         return subject.of_topology(topology, world, path)
     if run is None:

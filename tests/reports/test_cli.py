@@ -68,7 +68,9 @@ def test_a_box_of_the_library_shows_its_recorded_run(boxes, capsys):
     assert "recorded: recorded" in refused(capsys, "report", "--topology", "described")
     assert "described, recorded" in refused(capsys, "report", "--topology", "unheard-of")
     assert "measured: 2 ranks" in refused(capsys, "report", "--topology", "recorded", "--world", "8")
-    assert "found both" in refused(capsys, "report", "somewhere", "--topology", "recorded")
+    both = refused(capsys, "report", "somewhere", "--topology", "recorded")
+    assert "found both" in both
+    assert "leave out somewhere to see the floor of recorded" in both
 
 
 def test_wrong_arguments_name_what_is_allowed(run, capsys):
