@@ -13,12 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from arfloor.core.cases import Case, Estimate, Result, Samples, record
-from arfloor.core.launches import Launches, Spread, summarise
+from arfloor.core.launches import Launches, Spread, Z, summarise
 from arfloor.core.ratios import BAND, Answer, Comparison, aa_spread, unpaired_ratio
 from arfloor.core.spread import spreads
 from arfloor.core.verdict import group_key, group_order, is_correct
-
-Z = 1.959964  # 97.5 % quantile of the normal
 
 
 class Recorded(Protocol):

@@ -21,6 +21,7 @@ from arfloor.core.cases import Estimate, Samples
 Floats = NDArray[np.float64]
 EXCESS = 1.2  # see bootstrap_variance
 LEAST_US = 1e-6  # noise can carry a slope to 0 or below, which has no logarithm
+Z = 1.959964  # 97.5 % quantile of the normal
 RESAMPLES = 200  # enough for a standard deviation (5 %); quantiles come from Student's t
 
 
@@ -96,6 +97,20 @@ def _least(us: float) -> float:
 def summarise(samples: Iterable[Samples]) -> Launches | None:
     """The launches of one case; None without a usable round."""
     return of_rounds(slowest_rank(samples))
+
+
+def of_latencies(latencies: Sequence[Estimate | None]) -> Launches | None:
+    """Launches of which only the latencies are left, each with its 95 % interval; None without two."""
+    told = [x for x in latencies if x is not None and 0 < x.lo <= x.value <= x.hi]
+    if len(told) < len(latencies) or len({x.value for x in told}) < 2:
+        return None
+    return Launches(
+        ids=tuple(range(len(told))),
+        log=np.log([x.value for x in told]),
+        noise=np.array([(np.log(x.hi / x.lo) / (2 * Z)) ** 2 for x in told]),
+        free=1e9,
+        n=sum(x.n for x in told),
+    )
 
 
 def of_rounds(rounds: Mapping[tuple[int, int], Sequence[float]]) -> Launches | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from arfloor.core.cases import BlockRecord, Check, Result, Samples
-from arfloor.core.launches import Launches, Spread, estimate, summarise
+from arfloor.core.launches import Launches, Spread, estimate, of_latencies, summarise
 from arfloor.core.spread import spreads
 
 # a case is as bad as its worst launch: `wrong` must never be averaged away
@@ -18,7 +18,7 @@ def merge_results(records: Iterable[BlockRecord], samples: Iterable[Samples]) ->
     """One result per case: the worst launch's status, and the latency over all launches' samples.
 
     A later record of the same block and launch replaces an earlier one. Where the samples are
-    missing (a published run), the latency of the record stands.
+    missing (a published run), the latency of the record stands; of several records, their mean.
     """
     latest = {(r.block.id, r.launch): r for r in records}
     by_case: dict[str, list[Result]] = defaultdict(list)
@@ -28,7 +28,11 @@ def merge_results(records: Iterable[BlockRecord], samples: Iterable[Samples]) ->
     timed: dict[str, list[Samples]] = defaultdict(list)
     for s in samples:
         timed[s.case_id].append(s)
-    launches = {k: found for k in by_case if (found := summarise(timed.get(k, ()))) is not None}
+    launches = {
+        k: found
+        for k, results in by_case.items()
+        if (found := summarise(timed.get(k, ())) or of_latencies([r.latency for r in results])) is not None
+    }
     judged_by = spreads([by_case[k][0].case for k in launches], list(launches.values()))
     spread = dict(zip(launches, judged_by, strict=True))
     return tuple(_merge_one(results, launches.get(k), spread.get(k)) for k, results in by_case.items())

@@ -1,5 +1,6 @@
 """Runs of odd shapes, and narrow terminals: what a reader of a report or comparison is told all the same."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -57,3 +58,23 @@ def test_a_run_without_results_cannot_be_kept_and_the_refusal_reads_well(tmp_pat
     run = write_run(tmp_path / "run", cpu_world(sizes=()))
     assert main(["export", str(run), "--format", "run", "--out", str(tmp_path / "kept")]) == 2
     assert "nothing was measured; complete it" in capsys.readouterr().err
+
+
+def test_launches_whose_samples_are_lost_count_all(tmp_path):
+    run = write_run(tmp_path / "run", cpu_world(sizes=(8192,), launches=3, rounds=4, replays=5))
+    for file in run.glob("samples-rank*.jsonl"):
+        file.unlink()
+    records = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    for record in records:
+        for result in record["results"]:
+            for key in ("value", "lo", "hi"):
+                result["latency"][key] *= (1.0, 1.25, 1.6)[record["launch"]]
+    (run / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    bare = rundir.load(run)
+    for r in bare.results:
+        first, second, third = (
+            x.latency for record in bare.records for x in record.results if x.case == r.case
+        )
+        assert r.latency.value == pytest.approx((first.value * second.value * third.value) ** (1 / 3))
+        assert r.latency.lo < first.value < third.value < r.latency.hi
+        assert r.latency.n == first.n + second.n + third.n
