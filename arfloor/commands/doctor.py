@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -120,9 +121,11 @@ def _write_folder(folder: Path, box: Box) -> None:
 def _keep(file: Path, text: str) -> Path | None:
     """Where another description that stands in the way was moved to: someone may have edited it."""
     try:
-        if not file.exists() or file.read_bytes() == text.encode():
+        if not file.exists() or (found := file.read_bytes()) == text.encode():
             return None
-        return file.replace(file.with_name(f"{file.name}.old"))
+        # rates differ from probe to probe: a second call must not write over what the first one kept
+        places = (file.with_name(f"{file.name}.old{n or ''}") for n in itertools.count())
+        return file.replace(next(p for p in places if not p.exists() or p.read_bytes() == found))
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(f"{str(file)[:200]!r}: cannot be written ({why}); give another place") from error

@@ -172,6 +172,9 @@ def test_a_description_that_stands_in_the_way_is_kept_and_named(pasted, tmp_path
     assert "that was there is now topology.toml.old" in err
     assert (folder / "topology.toml.old").read_text() == edited
     assert "# mine" not in (folder / "topology.toml").read_text()
+    (folder / "topology.toml").write_text("# of another probe\n")
+    assert "is now topology.toml.old1" in run(capsys, "--from", pasted, "--write", folder)[2]
+    assert (folder / "topology.toml.old").read_text() == edited
 
 
 def test_bridges_and_adapters_have_their_names(tmp_path, capsys):
