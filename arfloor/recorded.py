@@ -20,7 +20,7 @@ from arfloor.core.rig_of_run import rig_of_run
 MAX_BYTES = 1_500_000
 """What a recorded run may weigh: enough for some two thousand cases."""
 
-_KEPT = "kept from run"
+_KEPT = rundir.KEPT
 
 
 def records_of(run: rundir.Run, path: Way | None = None) -> list[BlockRecord]:

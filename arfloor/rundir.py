@@ -69,6 +69,10 @@ _NAMED = 10  # lines dropped of one file that are named; the rest is counted
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
+KEPT = "kept from run"
+"""How the note begins that a run without samples, its launches merged, carries in its manifest."""
+
+
 def adapter(record_type: type[T]) -> TypeAdapter[T]:
     """The validator of one record type (built once: building is slow)."""
     if record_type not in _ADAPTERS:

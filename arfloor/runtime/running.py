@@ -36,6 +36,10 @@ def previous(path: str | None, machine: Machine) -> rundir.Run:
     then = run.manifest.machine
     if run.manifest.origin != "measured":
         raise BadInput(f"resume: {path} holds {run.manifest.origin} figures, not a measured run")
+    if any(note.startswith(rundir.KEPT) for note in run.manifest.notes):  # its launches are merged into one
+        raise BadInput(
+            f"resume: {path} was kept without its samples; resume the run that it is of, or use --from"
+        )
     for name, before, now in (
         ("ranks", then.world, machine.world),
         ("device", then.device_kind, machine.device_kind),

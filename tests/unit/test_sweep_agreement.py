@@ -195,6 +195,17 @@ def test_a_run_of_another_machine_is_not_resumed(tmp_path):
         running.previous(str(tmp_path), machine.machine("cpu", 4, FACTS))
 
 
+def test_a_run_that_was_kept_without_its_samples_is_not_resumed(tmp_path):
+    from arfloor import recorded, rundir
+    from arfloor.runtime import running
+    from tests.synthetic import cpu_world, write_run
+
+    run = rundir.load(write_run(tmp_path / "run", cpu_world(sizes=(1024,), launches=2, rounds=1, replays=2)))
+    recorded.write(run, tmp_path / "kept")
+    with pytest.raises(BadInput, match="kept without its samples"):
+        running.previous(str(tmp_path / "kept"), run.manifest.machine)
+
+
 def full(number):
     def fail(*_):
         raise OSError(number, "what the system says", "results.jsonl")
