@@ -149,9 +149,9 @@ def measure(bench: Any, *, budget_s: float) -> list[Primitive]:
 class Again:
     """The best repetition of each kind of probe, sought again whenever called; collective.
 
-    A bound from probes of one moment is no bound for a block of another: pinned by a scheduler to one
-    core, two ranks exchanged 4 B in 14 us, and seconds later, on two, finished a whole all-reduce in
-    6.6. A repeat beside each block (about 0.1 s) sees the state that the block ran in.
+    A bound from probes of one moment is no bound for a block of another: two ranks exchanged 4 B in 14 us at
+    best, as ranks that share a core do, and seconds later finished a whole all-reduce in 6.6. A repeat beside
+    each block (about 0.1 s) sees the state that the block ran in.
     """
 
     def __init__(self, bench: Any) -> None:
