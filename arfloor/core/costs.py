@@ -30,7 +30,7 @@ from arfloor.core.cases import Estimate, Primitive, Ran, Result, Tuning, record
 from arfloor.core.gap import packet_factor, schedule_of
 from arfloor.core.plan_costs import PlanCosts
 from arfloor.core.plans import parse
-from arfloor.core.rates import RateTable, usable
+from arfloor.core.rates import RateTable, launch_us, usable
 from arfloor.core.trips import plan_of, trips
 
 LEAST = 4
@@ -250,13 +250,11 @@ def _features(result: Result, primitives: Sequence[Primitive], *, timed: bool = 
         table.edge_us("out", schedule.out_bytes, schedule.traffic)[0].value,
         table.edge_us("in", schedule.in_bytes, schedule.traffic)[0].value,
     ]
-    launches = [p.estimate.value for p in probes if p.kind == "launch" and p.estimate is not None]
-    launch = min(launches, default=0.0) if case.mode != "isolated" else 0.0
     packet = packet_factor(result) or 1.0
     channels = (result.ran.channels if result.ran else None) or 1
     moved = max(schedule.out_bytes, schedule.in_bytes) * packet
     return _Features(
-        known_us=launch + schedule.rounds * table.latency[0].value,
+        known_us=launch_us(probes, case.mode) + schedule.rounds * table.latency[0].value,
         rounds=schedule.rounds,
         further_trips=schedule.rounds * (trips(result) - 1),
         hash_steps=schedule.rounds * plan_costs.hash_steps(result),

@@ -33,7 +33,7 @@ from scipy.optimize import least_squares
 from arfloor.core.cases import Primitive, Result, record
 from arfloor.core.plans import extent
 from arfloor.core.polls import CYCLES_A_US
-from arfloor.core.rates import usable
+from arfloor.core.rates import launch_us, usable
 from arfloor.core.shared_uplink import Uplink, uplink_of
 from arfloor.core.trips import plan_of, plan_trips
 
@@ -141,14 +141,12 @@ def _parts(result: Result, primitives: Sequence[Primitive]) -> _Parts | None:
         return None
     if plan is None:
         return None
-    launches = [p.estimate.value for p in probes if p.kind == "launch" and p.estimate is not None]
-    launch = min(launches, default=0.0) if case.mode != "isolated" else 0.0
     tiles = extent(plan, case.world, case.nbytes)[2]
     one_way_us, both_us = _wire_us(uplink, case.nbytes * plan.packet / plan.payload / 1e3, case.world)
     sending_us = tiles * plan.pace / CYCLES_A_US
     first = min(1.0, max(plan.lookahead, 1) * plan.warps / tiles) * max(0.0, 1 - sending_us / both_us)
     return _Parts(
-        known_us=launch + uplink.flag_us,
+        known_us=launch_us(probes, case.mode) + uplink.flag_us,
         hash_steps=hash_steps(result),
         sending_us=sending_us,
         first_us=first * one_way_us,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from arfloor.core.cases import Estimate, Path, Primitive, record
+from arfloor.core.cases import Estimate, Mode, Path, Primitive, record
 from arfloor.core.intervals import between, largest, product, smallest
 from arfloor.core.schedules import Traffic
 
@@ -142,6 +142,12 @@ class RateTable:
         if not pcie or self.world == 2 or pattern == "all":
             return None
         return DENSE_SHARE if traffic == "dense" else STAGED_SHARE
+
+
+def launch_us(probes: Sequence[Primitive], mode: Mode) -> float:
+    """The least time of an empty graph node, in us; 0 where the mode launches none or it was not probed."""
+    nodes = [p.estimate.value for p in probes if p.kind == "launch" and p.estimate is not None]
+    return min(nodes, default=0.0) if mode != "isolated" else 0.0
 
 
 def latency_of(probes: Sequence[Primitive], access: str) -> Estimate | None:
