@@ -10,10 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from arfloor.core.cases import Case, Estimate, Result, Samples, record
-from arfloor.core.launches import Launches, Spread, Z, summarise
+from arfloor.core.launches import Launches, Spread, stated, summarise
 from arfloor.core.ratios import BAND, Answer, Comparison, aa_spread, unpaired_ratio
 from arfloor.core.spread import spreads
 from arfloor.core.verdict import group_key, group_order, is_correct
@@ -88,9 +86,7 @@ class _Run:
         latency = self.results[case_id].latency
         if latency is None or not latency.lo < latency.hi or latency.lo <= 0:
             return None, None
-        noise = (np.log(latency.hi / latency.lo) / (2 * Z)) ** 2
-        log = np.array([np.log(latency.value)])
-        return Launches(ids=(0,), log=log, noise=np.array([noise]), free=1e9, n=latency.n), None
+        return stated([latency]), None
 
 
 def _row(first: _Run, second: _Run, case_id: str, band: float) -> ComparedCase:

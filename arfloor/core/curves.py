@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 
 from arfloor.core.cases import Estimate, record
-
-Z = 1.959964  # 97.5 % quantile of the normal
+from arfloor.core.launches import Z
 
 Criteria = tuple[tuple[int, float | None, float], ...]
 

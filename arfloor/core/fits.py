@@ -14,7 +14,8 @@ from scipy.special import chdtri, ndtri, stdtrit
 
 from arfloor.core import units
 from arfloor.core.cases import Estimate
-from arfloor.core.curves import Criteria, Fit, Line, Outlier, Segment, Z
+from arfloor.core.curves import Criteria, Fit, Line, Outlier, Segment
+from arfloor.core.launches import Z
 from arfloor.core.lines import Bools, Floats, fit_lines, log_likelihood, low_line, noise_of, partition
 
 LEAST = 4  # sizes that a chosen segment needs: two parameters, and two to check them

@@ -104,12 +104,17 @@ def of_latencies(latencies: Sequence[Estimate | None]) -> Launches | None:
     told = [x for x in latencies if x is not None and 0 < x.lo <= x.value <= x.hi]
     if len(told) < len(latencies) or len({x.value for x in told}) < 2:
         return None
+    return stated(told)
+
+
+def stated(latencies: Sequence[Estimate]) -> Launches:
+    """Each positive latency as a launch, with the noise that its 95 % interval states."""
     return Launches(
-        ids=tuple(range(len(told))),
-        log=np.log([x.value for x in told]),
-        noise=np.array([(np.log(x.hi / x.lo) / (2 * Z)) ** 2 for x in told]),
+        ids=tuple(range(len(latencies))),
+        log=np.log([x.value for x in latencies]),
+        noise=np.array([(np.log(x.hi / x.lo) / (2 * Z)) ** 2 for x in latencies]),
         free=1e9,
-        n=sum(x.n for x in told),
+        n=sum(x.n for x in latencies),
     )
 
 
