@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from arfloor.core import units
 from arfloor.core.cases import Case, Estimate, Result, Settings, Verdict, VerdictStatus, record
 from arfloor.core.demands import demand_of
+from arfloor.core.intervals import quotient
 from arfloor.core.lossy import is_lossy
 from arfloor.core.reasons import REASONS, explain
 
@@ -146,19 +147,8 @@ def answer_of(ratio: Estimate, band: float = BAND) -> Answer:
 
 def compare_unpaired(default: Result, candidate: Result) -> Comparison:
     """Comparison from the two intervals alone: the widest that they allow, so never too sure."""
-    ratio = divide(_latency(default), _latency(candidate))
+    ratio = quotient(_latency(default), _latency(candidate))
     return Comparison(answer=answer_of(ratio), ratio=ratio, pairing="unpaired")
-
-
-def divide(above: Estimate, below: Estimate) -> Estimate:
-    """Ratio of two positive estimates with the widest interval that their intervals allow."""
-    return Estimate(
-        value=above.value / below.value,
-        lo=above.lo / below.hi,
-        hi=above.hi / below.lo,
-        n=min(above.n, below.n),
-        unit="ratio",
-    )
 
 
 def judge(results: Sequence[Result], floor: FloorLike | None, compare: Compare = compare_unpaired) -> Verdict:
@@ -242,7 +232,7 @@ def _status(
         return "undecided", "interval_meets_floor"
     if left.value > AT_FLOOR:
         return "gap", "above_floor"
-    at_floor = divide(_latency(default), floor.attainable).value <= AT_FLOOR
+    at_floor = quotient(_latency(default), floor.attainable).value <= AT_FLOOR
     return "at_floor", "default_at_floor" if at_floor else "best_at_floor"
 
 
@@ -251,7 +241,7 @@ def _headroom_left(best: Result | None, floor: FloorLike | None) -> Estimate | N
         return None
     if floor.slow_probe is not None:  # attainable is the best result itself: no doubt remains between them
         return Estimate(value=1.0, lo=1.0, hi=1.0, n=_latency(best).n, unit="ratio")
-    return divide(_latency(best), floor.attainable)
+    return quotient(_latency(best), floor.attainable)
 
 
 def _latency(result: Result) -> Estimate:
