@@ -144,8 +144,20 @@ def test_slab_luck_finds_no_difference_where_there_is_none(
 ) -> None:
     for name, value in {"EACH": 4, "CAPTURES": 2, "REPLAYS": 3}.items():
         monkeypatch.setattr(bench.script("slab_luck"), name, value)
+    places: dict[int, list[tuple[int, ...]]] = {0: [], 1: []}
+    end_type = bench.script("slab_luck").Endpoint
+
+    def endpoint(**arguments: Any) -> Any:
+        places[arguments["rank"]].append(arguments["pointers"])
+        return end_type(**arguments)
+
+    monkeypatch.setattr(bench.script("slab_luck"), "Endpoint", endpoint)
     lines = bench.run("slab_luck", path=path)[1:]
     assert len(lines) == 2 * plans
+    for mine in places.values():
+        assert len(mine) == 4 * len(lines)
+        of_a_line = [mine[i : i + 4] for i in range(0, len(mine), 4)]
+        assert all(len(set(found)) == 4 for found in of_a_line)  # a place of its own each
     for line in lines:
         us = "2.50" if " ll" in line else "3.25" if "line16" in line else "3.00"
         assert line.endswith(f"apart 0.0 %, captures 0.0 %; {' '.join([us] * 4)}; alone {us} {us} {us}")
