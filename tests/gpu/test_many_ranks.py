@@ -1,7 +1,7 @@
 """Three and four real ranks, one process and GPU each: sums, stalls, the wrap, a killed rank, tuning.
 
-About four minutes on four GPUs, two on three (three ranks only), of which a fifth is starting processes:
-those of a number of ranks run all scenarios until one kills a rank.
+Expected to take (no GPU has run it) four minutes on four GPUs, two on three (three ranks only), of which a
+fifth is starting processes: those of a number of ranks run all scenarios until one kills a rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Two real ranks, one process and GPU each.
 
-About a minute and a half where every kernel must be compiled, a minute where none: twice ten seconds of
-starting, since the two processes run all scenarios until one kills a rank, and stress of 2 or 3 s a plan.
+Expected to take (no GPU has run it since its tests share processes) a minute and a half where every
+kernel must be compiled, a minute where none: twice ten seconds of starting, since the two processes run all
+scenarios until one kills a rank, and stress of 2 or 3 s a plan.
 """
 
 from __future__ import annotations
