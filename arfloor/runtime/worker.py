@@ -14,13 +14,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from arfloor import rundir
 from arfloor.core.cases import SCHEMA_VERSION, Case, Primitive, record
 from arfloor.core.plan import BlockPlan, LaunchPlan
 from arfloor.runtime import spares
-from arfloor.runtime.agree import FATAL_EXIT, one_line, together
+from arfloor.runtime.agree import FATAL_EXIT, Failure, one_line, together
 from arfloor.runtime.group import MpiGroup, TorchGroup
 from arfloor.runtime.measure import Bench, measure_block
 from arfloor.runtime.probe import see_what_runs
@@ -30,6 +30,7 @@ from arfloor.runtime.timing import StartLine
 PRIMITIVES_S = 60.0
 _PR_SET_PDEATHSIG = 1
 Again = Callable[[], list[Primitive]]
+T = TypeVar("T")
 
 
 @record
@@ -151,14 +152,17 @@ def _run(plan: WorkPlan, rank: int, progress: Progress, mpi: bool) -> None:
     group.close()
 
 
+def _probed(plan: WorkPlan, bench: Bench, action: Callable[[], T]) -> tuple[T | None, Failure | None]:
+    """Run `action` on every rank as the phase `primitives`; see `together`."""
+    bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
+    return together(bench.group, bench.progress, "primitives", action)
+
+
 def _primitives(plan: WorkPlan, bench: Bench, writer: rundir.Writer) -> None:
     """Probe the links. A failure is noted and costs the floor, not the run."""
     spec = plan.primitives
     assert spec is not None
-    bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
-    found, failure = together(
-        bench.group, bench.progress, "primitives", lambda: load(spec)(bench, budget_s=PRIMITIVES_S / 10)
-    )
+    found, failure = _probed(plan, bench, lambda: load(spec)(bench, budget_s=PRIMITIVES_S / 10))
     if bench.rank == 0 and found is not None and failure is None:
         writer.primitives(found)
     bench.progress.line(
@@ -171,15 +175,13 @@ def _made_again(plan: WorkPlan, bench: Bench) -> Again | None:
     if not plan.again:
         return None
     spec = plan.again
-    bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
-    again, failure = together(bench.group, bench.progress, "primitives", lambda: load(spec)(bench))
+    again, failure = _probed(plan, bench, lambda: load(spec)(bench))
     return None if failure else again
 
 
 def _again(plan: WorkPlan, bench: Bench, writer: rundir.Writer, again: Again) -> None:
     """Probe once more beside a block; a failure costs nothing but these probes."""
-    bench.progress.line("phase", name="primitives", deadline_s=PRIMITIVES_S + plan.timeout_s)
-    found, failure = together(bench.group, bench.progress, "primitives", again)
+    found, failure = _probed(plan, bench, again)
     if bench.rank == 0 and found and failure is None:
         writer.primitives(found)
 
