@@ -21,7 +21,7 @@ from arfloor.core.cases import Case, Machine, Settings
 from arfloor.core.cases import Path as Way
 from arfloor.core.plans import DTYPE_NUMBER, MAX_WORLD, Plan, parse
 from arfloor.core.tuning import MANY_RANK_FAMILIES, Facts, families, family
-from arfloor.runtime.group import SubGroup
+from arfloor.runtime.group import SubGroup, whole_of
 
 MAX_NBYTES = 256 << 20
 
@@ -78,15 +78,16 @@ class OwnBackend:
         ordinal = torch.cuda.current_device() if device.index is None else device.index
         mine = subgroup(group, case)
         with torch.cuda.device(ordinal):
-            plan = self._plan(case, mine, group, ordinal)
+            plan = self._plan(case, mine, ordinal)
             return PreparedReduce(case, mine, slots, plan, ordinal)
 
-    def _plan(self, case: Case, group: Any, whole: Group, device: int) -> Plan:
-        """The plan of a case that `group` reduces; equal on all ranks of `whole`, the worker's group."""
+    def _plan(self, case: Case, group: Any, device: int) -> Plan:
+        """The plan of a case that `group` reduces; equal on all ranks of the worker."""
         from arfloor.backends import tune
         from arfloor.runtime.barrier import DeviceBarrier
 
         if case.variant == "auto":
+            whole = whole_of(group)
             key = (self.path, group.world, case.dtype, case.nbytes)
             found = whole.broadcast(kept.read().get(_name(key)))
             if key not in _CHOSEN and found is not None:
@@ -97,7 +98,6 @@ class OwnBackend:
                 try:
                     choice = tune.choose(
                         group,
-                        whole=whole,
                         path=self.path,
                         device=device,
                         dtype=case.dtype,

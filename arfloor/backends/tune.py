@@ -27,6 +27,7 @@ from arfloor.core.tuning import (
 )
 from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.chains import Chain, current_stream
+from arfloor.runtime.group import whole_of
 from arfloor.runtime.slabs import Exchange
 
 FEW, MANY, SLOTS = 8, 40, 4
@@ -124,19 +125,18 @@ def choose(
     barrier: DeviceBarrier,
     known: Plan | None = None,
     brief: bool = False,
-    whole: Exchange | None = None,
 ) -> Choice:
     """The fastest correct plan for messages of `nbytes`. Collective; half a second, over the host up to four.
 
-    `whole`: where several groups reduce at the same time, the ranks of all of them, which then choose one
-    plan by the slowest rank of all; groups that chose apart would try different plans, and hang.
+    Where several groups of a worker reduce at the same time, all of them choose one plan together, by the
+    slowest rank of all; groups that chose apart would try different plans, and hang.
     `known`: what won at another size, the same on all ranks: see `arfloor.core.tuning.candidates`.
     `brief`: a size near one that was searched in full: no plans between the candidates, two finalists, and
     one capture of each; about a third of the time.
     Raises OursError on every rank when no plan gives right results on all of them, or when one fails.
     """
     facts = facts_of(path, group.world, device)
-    bench = _Bench(group, whole or group, path, device, dtype, nbytes, barrier)
+    bench = _Bench(group, path, device, dtype, nbytes, barrier)
     try:
         together, apart = bench.both(candidates(facts, nbytes, known), QUICK)
         for closer in () if brief else (repaced, refined):
@@ -192,16 +192,8 @@ class _Bench:
     """Times plans for one message; keeps what it set up until closed."""
 
     def __init__(
-        self,
-        group: Exchange,
-        whole: Exchange,
-        path: Path,
-        device: int,
-        dtype: str,
-        nbytes: int,
-        barrier: DeviceBarrier,
+        self, group: Exchange, path: Path, device: int, dtype: str, nbytes: int, barrier: DeviceBarrier
     ) -> None:
-        self._whole = whole
         self._group, self._path, self._device, self._dtype = group, path, device, dtype
         self._nbytes, self._barrier = nbytes, barrier
         self._ready: dict[str, _Slots | None] = {}
@@ -220,7 +212,7 @@ class _Bench:
         numel = self._nbytes // ITEMSIZE[self._dtype]
         try:  # together: a rank that raised alone would leave the others waiting
             slots: _Slots | None = jointly(
-                self._whole,
+                self._group,
                 f"buffers for {plan.name}",
                 lambda: _Slots(reducer, self._group, self._device, self._dtype, numel),
             )
@@ -286,12 +278,12 @@ class _Bench:
         for plan in plans:
             if plan.name not in self._ready:
                 self._prepare(plan)
-        chains = jointly(self._whole, "graphs of plans", lambda: self._chains(plans, apart))
-        mine = jointly(self._whole, "times of plans", lambda: self._replayed(chains, replays))
+        chains = jointly(self._group, "graphs of plans", lambda: self._chains(plans, apart))
+        mine = jointly(self._group, "times of plans", lambda: self._replayed(chains, replays))
         for pair in chains.values():
             for chain in pair:
                 chain.close()
-        everyone = self._whole.all_gather(mine)
+        everyone = whole_of(self._group).all_gather(mine)
         slowest = {name: [chain_us([rank[name][i] for rank in everyone]) for i in (0, 1)] for name in mine}
         return {name: list(slopes_us(many, few, MANY, FEW)) for name, (many, few) in slowest.items()}
 
@@ -300,8 +292,8 @@ class _Bench:
         return self._right(plan.name, self._ready[plan.name])
 
     def _right(self, name: str, slots: _Slots | None) -> bool:
-        mine = jointly(self._whole, f"a sum by {name}", lambda: slots is not None and slots.right())
-        return all(self._whole.all_gather(mine))
+        mine = jointly(self._group, f"a sum by {name}", lambda: slots is not None and slots.right())
+        return all(whole_of(self._group).all_gather(mine))
 
     def close(self) -> None:
         for slots in self._ready.values():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from arfloor.runtime.group import SubGroup
+from arfloor.runtime.group import SubGroup, whole_of
 from arfloor.runtime.progress import Progress
 
 T = TypeVar("T")
@@ -99,10 +99,10 @@ def told(group: Any, error: str | None, value: Any = None) -> tuple[list[str], l
     Where several groups set up side by side, a failure in any of them is told to the ranks of all: the group
     that gave up makes no further exchange, and the others would wait for it.
     """
-    parted = isinstance(group, SubGroup)
-    answers = (group.whole if parted else group).all_gather([error, value])
+    answers = whole_of(group).all_gather([error, value])
     failed = [f"rank {rank}: {said}" for rank, (said, _) in enumerate(answers) if said is not None]
-    return failed, [answers[rank][1] for rank in (group.members if parted else range(group.world))]
+    members = group.members if isinstance(group, SubGroup) else range(group.world)
+    return failed, [answers[rank][1] for rank in members]
 
 
 def jointly(group: Any, what: str, step: Callable[[], T], raised: type[Exception]) -> T:

@@ -126,3 +126,8 @@ class SubGroup:
         """Every member's value."""
         everyone = self.whole.all_gather(value)
         return [everyone[rank] for rank in self.members]
+
+
+def whole_of(group: Any) -> Any:
+    """The worker's group that `group` is a part of, or itself where it is none."""
+    return group.whole if isinstance(group, SubGroup) else group

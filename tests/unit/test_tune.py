@@ -179,7 +179,6 @@ def test_groups_that_reduce_at_the_same_time_choose_one_plan_together(world: Wor
         mine = own_backend.SubGroup(whole, (0, 1) if whole.rank < 2 else (2, 3))
         return tune.choose(
             mine,
-            whole=whole,
             path="host",
             device=0,
             dtype="bfloat16",
