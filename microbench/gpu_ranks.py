@@ -159,6 +159,24 @@ class GpuRank:
         os._exit(0)
 
 
+def payloads(
+    ranks: GpuRank, slots: int, nbytes: int, *, high: int
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Of each slot, this rank's integers from -`high` to `high` - 1 in bfloat16, and the sum over ranks.
+
+    The sum is exact before it is rounded, whatever the order: every rank makes the integers of all."""
+    mine, sums = [], []
+    for slot in range(slots):
+        random = torch.Generator(device="cuda").manual_seed(slot)
+        terms = [
+            torch.randint(-high, high, (nbytes // 2,), generator=random, device="cuda").bfloat16()
+            for _ in range(ranks.world)
+        ]
+        mine.append(terms[ranks.rank])
+        sums.append(torch.stack(terms).float().sum(0).bfloat16())
+    return mine, sums
+
+
 class _Op:
     """A function of the slot as the operation that a chain repeats."""
 

@@ -28,10 +28,9 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import torch
-from gpu_ranks import GpuRank, command_line, interleaved_us, join
+from gpu_ranks import GpuRank, command_line, interleaved_us, join, payloads
 
 from arfloor.backends.ours import Endpoint, kernel
-from arfloor.core.cases import Path
 from arfloor.core.plans import Plan, layout, parse
 from arfloor.runtime import slabs
 
@@ -53,16 +52,15 @@ class Setup:
         self, plan: Plan, ranks: GpuRank, slab: slabs.Slab, offset: int, buffers: list[torch.Tensor]
     ) -> None:
         nbytes = buffers[0].nbytes
-        path: Path = "host" if ranks.path == "host" else "peer"
         self.end = Endpoint(
             plan=plan,
-            path=path,
+            path=ranks.path,
             dtype="bfloat16",
             rank=ranks.rank,
             pointers=tuple(pointer + offset for pointer in slab.pointers),
             max_nbytes=nbytes,
             spin_s=3.0,
-            function=kernel(plan, ranks.world, "bfloat16", path, ranks.rank),
+            function=kernel(plan, ranks.world, "bfloat16", ranks.path, ranks.rank),
         )
         self.outputs = [torch.full_like(x, float("nan")) for x in buffers]
         self._operations = [
@@ -96,20 +94,6 @@ def spreads(by_slab: Sequence[Sequence[float]]) -> tuple[float, float]:
     return 100 * max(0.0, between) ** 0.5 / middle, 100 * within**0.5 / middle
 
 
-def payloads(ranks: GpuRank, nbytes: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """This rank's small integers of every slot, and the exact sums over ranks."""
-    mine, sums = [], []
-    for slot in range(SLOTS):
-        random = torch.Generator(device="cuda").manual_seed(slot)
-        terms = [
-            torch.randint(-8, 8, (nbytes // 2,), generator=random, device="cuda").bfloat16()
-            for _ in range(ranks.world)
-        ]
-        mine.append(terms[ranks.rank])
-        sums.append(sum(terms[1:], terms[0]))
-    return mine, sums
-
-
 def study(ranks: GpuRank, nbytes: int, name: str, kind: str) -> str:
     """One line; a wrong sum ends the script."""
     plan = parse(name)
@@ -119,7 +103,7 @@ def study(ranks: GpuRank, nbytes: int, name: str, kind: str) -> str:
     held = [
         slabs.slab(ranks.path, ranks.group, each if kind == "slabs" else EACH * stride) for _ in range(count)
     ]
-    inputs, sums = payloads(ranks, nbytes)
+    inputs, sums = payloads(ranks, SLOTS, nbytes, high=8)
     places = [(slab, 0) for slab in held] if kind == "slabs" else [(held[0], i * stride) for i in range(EACH)]
     setups = {str(i): Setup(plan, ranks, slab, at, inputs) for i, (slab, at) in enumerate(places)}
     ranks.group.barrier()

@@ -22,7 +22,7 @@ having as many boundaries.
 from __future__ import annotations
 
 import torch
-from gpu_ranks import GpuRank, command_line, join
+from gpu_ranks import GpuRank, command_line, join, payloads
 
 from arfloor.backends import tune
 from arfloor.backends.ours import Reducer
@@ -45,16 +45,8 @@ def reduce_many(ranks: GpuRank, plan: Plan, **macros: int) -> tuple[int, int]:
         extra={f"ARF_{name}": value for name, value in macros.items()},
     )
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-    inputs, expected, outputs = [], [], []
-    for slot in range(SLOTS):
-        random = torch.Generator(device="cuda").manual_seed(slot)
-        terms = [
-            torch.randint(-60, 60, (NBYTES // 2,), generator=random, device="cuda").bfloat16()
-            for _ in range(ranks.world)
-        ]
-        inputs.append(terms[ranks.rank])
-        expected.append(torch.stack(terms).float().sum(0).bfloat16())  # integers: exact in any order
-        outputs.append(torch.empty_like(terms[0]))
+    inputs, expected = payloads(ranks, SLOTS, NBYTES, high=60)
+    outputs = [torch.empty_like(x) for x in inputs]
     bound = [reducer.bind(x.data_ptr(), y.data_ptr(), NBYTES) for x, y in zip(inputs, outputs, strict=True)]
     torch.cuda.synchronize()
     ranks.group.barrier()
