@@ -8,9 +8,7 @@ from dataclasses import asdict
 from io import StringIO
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +19,7 @@ from arfloor.core.ratios import Answer
 from arfloor.core.reasons import explain
 from arfloor.core.verdict import short_label
 from arfloor.report import phrases
+from arfloor.report.fitting import fitting, keep_whole
 from arfloor.report.model import link_of
 from arfloor.rundir import Run, adapter, blocks_done
 
@@ -124,7 +123,8 @@ def to_text(
         console.print(Text(f"   {line}"))
     shown = list(rows) if every else _worth_showing(rows)
     if shown:
-        console.print(_fitting(console, shown))
+        kinds = ((True, True), (False, True), (False, False))
+        console.print(fitting(console, [_table(shown, alike=alike, ends=ends) for alike, ends in kinds]))
     console.print(Text(f"\n{_summary(rows)}"))
     if not every and len(shown) < len(rows):
         console.print(Text(_not_shown([r for r in rows if r not in shown])))
@@ -199,15 +199,6 @@ def _paths(run: Run) -> str:
     return ", ".join(f"{way}/{link}" if link else way for way, link in named)
 
 
-def _fitting(console: Console, rows: list[ComparedCase]) -> Table:
-    """The table that says most of those that fit, the narrowest where none does."""
-    tables = [_table(rows, alike=alike, ends=ends) for alike, ends in ((True, True), (False, True))]
-    tables.append(_table(rows, alike=False, ends=False))
-    unlimited = console.options.update_width(10_000)
-    fits = (t for t in tables if Measurement.get(console, unlimited, t).minimum <= console.width)
-    return next(fits, tables[-1])
-
-
 def _table(rows: list[ComparedCase], *, alike: bool, ends: bool) -> Table:
     """`alike`: also columns in which all rows say the same; `ends`: also the latencies' intervals."""
     told = {
@@ -243,9 +234,7 @@ def _table(rows: list[ComparedCase], *, alike: bool, ends: bool) -> Table:
             f"{r.ratio.value:.3f} [{r.ratio.lo:.3f}, {r.ratio.hi:.3f}]" if r.ratio else "",
             Text(_said(r), style=_STYLE[r.answer]),
         )
-    for column in table.columns:
-        if column.no_wrap:  # rich takes a cell's longest word for its least width
-            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    keep_whole(table)
     return table
 
 

@@ -6,9 +6,7 @@ import re
 from io import StringIO
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +15,7 @@ from arfloor.core import nccl_picks, units
 from arfloor.core.cases import Estimate, Result
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
+from arfloor.report.fitting import fitting, keep_whole
 from arfloor.report.model import (
     Failure,
     Report,
@@ -101,7 +100,7 @@ def _heading(report: Report) -> RenderableType:
 
 
 def _fitting(section: Section, console: Console) -> Table:
-    """The table of sizes with as much as the terminal has room for: rich would cut figures off instead."""
+    """The table of sizes with as much as the terminal has room for."""
     tables = [
         _sizes(section, intervals=intervals, checks=checks, ratios=ratios, width=console.width)
         for intervals, checks, ratios in (
@@ -113,9 +112,7 @@ def _fitting(section: Section, console: Console) -> Table:
         )
         if section.checked or not checks
     ]
-    unlimited = console.options.update_width(10_000)
-    fits = (t for t in tables if Measurement.get(console, unlimited, t).minimum <= console.width)
-    return next(fits, tables[-1])
+    return fitting(console, tables)
 
 
 def _table(title: str, width: int) -> Table:
@@ -144,9 +141,7 @@ def _sizes(section: Section, *, intervals: bool, checks: bool, ratios: bool, wid
     table.add_column("verdict", no_wrap=True)
     for row in section.rows:
         table.add_row(*_cells(row, floors=floors, intervals=intervals, checks=checks, ratios=ratios))
-    for column in table.columns:
-        if column.no_wrap:  # rich takes a cell's longest word for its least width
-            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    keep_whole(table)
     columns = (("intervals", intervals and ratios), ("checks", checks or not section.checked))
     left_out = " and ".join(name for name, kept in columns if not kept)
     if left_out:
