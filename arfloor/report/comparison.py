@@ -21,6 +21,7 @@ from arfloor.core.verdict import short_label
 from arfloor.report import phrases
 from arfloor.report.fitting import fitting, keep_whole
 from arfloor.report.model import link_of
+from arfloor.report.rows import triple
 from arfloor.rundir import Run, adapter, blocks_done
 
 _STYLE = {"faster": "bold green", "slower": "bold red", "same": "dim", "undecided": "magenta"}
@@ -67,7 +68,7 @@ class CompareRow:
 
 def row_of(compared: ComparedCase) -> CompareRow:
     """One compared case as a flat row."""
-    a, b, ratio = _triple(compared.a), _triple(compared.b), _triple(compared.ratio)
+    a, b, ratio = triple(compared.a), triple(compared.b), triple(compared.ratio)
     return CompareRow(
         world=compared.case.world,
         path=compared.case.path,
@@ -276,7 +277,3 @@ def _not_shown(rows: list[ComparedCase]) -> str:
         f"Not shown: {len(rows)} cases; B / A{of} is {span}, and the intervals reach {reach} either way "
         "(median). --all lists them."
     )
-
-
-def _triple(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
-    return (estimate.value, estimate.lo, estimate.hi) if estimate else (None, None, None)
