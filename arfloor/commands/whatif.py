@@ -15,6 +15,7 @@ from arfloor.core.cases import Path as Way
 from arfloor.core.decode import MissingInput
 
 if TYPE_CHECKING:
+    from arfloor.core.decode import ModelShape
     from arfloor.core.whatif.step import Situation
     from arfloor.report.whatif.latencies import Latencies
 
@@ -64,6 +65,10 @@ class Source:
     path: Way | None = None
     """Which path of the run the server uses, where it has several."""
 
+    def given(self) -> int:
+        """How many places it is to come from."""
+        return sum(x is not None for x in (self.run, self.topology, self.table))
+
 
 def command(
     *,
@@ -105,16 +110,16 @@ def command(
     if not 0 <= worth <= _MOST_WORTH:
         raise MissingInput(f"--worth: expected a gain from 0 to {_MOST_WORTH:g}, as 0.02, found {worth:g}")
     width = shutil.get_terminal_size(fallback=(120, 24)).columns  # COLUMNS, where it is no terminal
-    if _only_share(server) and not apply and at is None and plot is None:
-        sys.stdout.write(_of_share(server, source, worth, None if format == "json" else width))
+    share = _only_share(server)
+    if share is not None and not apply and at is None and plot is None:
+        sys.stdout.write(_of_share(share, server, source, worth, None if format == "json" else width))
         return
     if server.model is None:
         raise MissingInput(f"--model: not given; one of {', '.join(models.names())}, or a config.json")
-    if server.tp is None or server.tp < 2:
-        raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {server.tp}")
+    tp = _ranks(server)
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise MissingInput(f"--plot {plot}: expected a file ending in .png, .svg or .pdf")
-    situation, latencies = _situation(server, source)
+    situation, latencies = _situation(models.load(server.model), tp, server, source)
     counters = [inputs.counter(c) for c in server.pcie_counter or []]
     try:
         found = answer(situation, latencies, at=at, scenarios=apply or [], counters=counters, worth=worth)
@@ -127,43 +132,42 @@ def command(
         save(found, plot)
 
 
-def _only_share(server: Server) -> bool:
-    """Whether a share is all that is known of a step."""
+def _ranks(server: Server) -> int:
+    if server.tp is None or server.tp < 2:
+        raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {server.tp}")
+    return server.tp
+
+
+def _only_share(server: Server) -> str | None:
+    """The share, where it is all that is known of a step."""
     more = (server.tok_s, server.tpot, server.waiting, server.pcie_counter)
-    return server.share is not None and len(server.share) == 1 and not any(more)
+    return server.share[0] if server.share and len(server.share) == 1 and not any(more) else None
 
 
-def _of_share(server: Server, source: Source, worth: float, width: int | None) -> str:
+def _of_share(share: str, server: Server, source: Source, worth: float, width: int | None) -> str:
     """The bounds that a share alone gives, as text of `width` columns, or as JSON."""
     from arfloor import models
     from arfloor.report.whatif import share_only
 
-    given = any(x is not None for x in (source.run, source.topology, source.table))
-    if given and (server.tp is None or server.tp < 2):
-        raise MissingInput(f"--tp: expected the number of ranks, 2 or more, found {server.tp}")
-    assert server.share is not None  # `_only_share` saw to it
+    tp = _ranks(server) if source.given() else None
     found = share_only.answer(
-        server.share[0],
+        share,
         shape=models.load(server.model) if server.model else None,
-        latencies=_latencies(source, server.tp) if given else None,
+        latencies=None if tp is None else _latencies(source, tp),
         using=server.using,
         worth=worth,
     )
     return share_only.to_json(found) if width is None else share_only.render(found, width=width)
 
 
-def _situation(server: Server, source: Source) -> tuple[Situation, Latencies]:
-    from arfloor import models
+def _situation(shape: ModelShape, tp: int, server: Server, source: Source) -> tuple[Situation, Latencies]:
     from arfloor.report.whatif import inputs
 
-    assert server.model is not None  # `command` asks for both
-    assert server.tp is not None
-    shape = models.load(server.model)
     steps = _steps(server.tok_s, server.tpot)
-    latencies = _latencies(source, server.tp)
+    latencies = _latencies(source, tp)
     situation = inputs.situation(
         shape,
-        server.tp,
+        tp,
         latencies,
         steps,
         using=server.using,
@@ -191,11 +195,10 @@ def _steps(tok_s: str | None, tpot: str | None):
 def _latencies(source: Source, tp: int) -> Latencies:
     from arfloor.report.whatif import latencies
 
-    given = [x for x in (source.run, source.topology, source.table) if x is not None]
-    if len(given) != 1:
+    if source.given() != 1:
         raise MissingInput(
             "A(S), the latency of a reduce: expected one of --run RUN, --topology NAME or --table CSV, "
-            f"found {len(given) or 'none'}"
+            f"found {source.given() or 'none'}"
         )
     if source.table is not None:
         return latencies.from_csv(source.table)
