@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from arfloor.core import units
 from arfloor.core.cases import Case, DType, Mode, Ran, Result
 from arfloor.core.exported import MARK, Exported
 from arfloor.core.rig import SPREAD
@@ -81,7 +82,7 @@ def read(text: str, hints: Hints) -> Imported:
             f"not {WHAT} of all_reduce_perf: expected rows of size, count, type, found none{why}"
         )
     found.assume(
-        f"intervals of +-{SPREAD['published']:.0%}: nccl-tests prints one figure a case".replace("%", " %")
+        f"intervals of +-{units.percent(SPREAD['published'], 0)}: nccl-tests prints one figure a case"
     )
     others = [run for run in runs if run.rows and run.told is None]
     if others:

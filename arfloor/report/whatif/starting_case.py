@@ -92,14 +92,8 @@ def _us(e: Estimate) -> str:
 
 def _percent(e: Estimate, digits: int = 1) -> str:
     if e.lo == e.hi:
-        return f"{e.value * 100:.{digits}f} %"
-    return f"{e.value * 100:.{digits}f} % [{e.lo * 100:.{digits}f}, {e.hi * 100:.{digits}f}]"
-
-
-def _gain(e: Estimate) -> str:
-    if e.lo == e.hi:
-        return f"{e.value * 100:+.1f} %"
-    return f"{e.value * 100:+.1f} % [{e.lo * 100:+.1f}, {e.hi * 100:+.1f}]"
+        return units.percent(e.value, digits)
+    return f"{units.percent(e.value, digits)} [{e.lo * 100:.{digits}f}, {e.hi * 100:.{digits}f}]"
 
 
 def _explained(s: Situation, p: Partition) -> dict[str, str]:
@@ -129,7 +123,7 @@ def _explained(s: Situation, p: Partition) -> dict[str, str]:
 def _part(part: Any) -> dict[str, str]:
     us, shape = part.us.estimate, part.share.estimate
     value, lo, hi = (units.ms(x) for x in (us.value, us.lo, us.hi))
-    return {"name": part.name, "ms": f"{value} [{lo}, {hi}]", "share": f"{shape.value * 100:.1f} %"}
+    return {"name": part.name, "ms": f"{value} [{lo}, {hi}]", "share": units.percent(shape.value)}
 
 
 def _each_us(share: Estimate, step_us: tuple[float, float], reduces: int) -> Estimate:
@@ -162,10 +156,10 @@ def _profiles(s: Situation, observed: Observed) -> dict[str, str]:
         "reduce_ratio": f"{later.value / earlier.value:.1f}",
         "standalone_us": units.number(standalone),
         "half_us": units.number(half),
-        "earlier_explained": f"{standalone / earlier.value:.0%}".replace("%", " %"),
-        "later_explained": f"{standalone / later.value:.0%}".replace("%", " %"),
-        "half_explained": f"{half / later.value:.0%}".replace("%", " %"),
-        "wires_explained": f"{bound / later.value:.0%}".replace("%", " %"),
+        "earlier_explained": units.percent(standalone / earlier.value, 0),
+        "later_explained": units.percent(standalone / later.value, 0),
+        "half_explained": units.percent(half / later.value, 0),
+        "wires_explained": units.percent(bound / later.value, 0),
         "needed_factor": f"{later.value / standalone:.1f}",
     }
 
@@ -224,7 +218,7 @@ def _cell(s: Situation, sequences: int, text: str) -> dict[str, Any]:
     if text == "overlap" and sequences == 1:
         return {"gain": "cannot be split", "stage": None}
     scenario, _, _ = run_scenario(s, sequences, parse(text, s))
-    return {"gain": _gain(scenario.gain.estimate), "stage": scenario.stages[-1]}
+    return {"gain": units.gain(scenario.gain.estimate), "stage": scenario.stages[-1]}
 
 
 def _unexplained(p: Partition) -> dict[str, str]:
@@ -238,10 +232,10 @@ def _unexplained(p: Partition) -> dict[str, str]:
     )
     return {
         "share": _percent(share),
-        "profiled": f"{profiled * 100:.0f} %",
-        "bound": f"{bound.value * 100:.1f} %",
-        "rest": f"{rest.value * 100:.0f} %",
-        "gain": _gain(gain),
+        "profiled": units.percent(profiled, 0),
+        "bound": units.percent(bound.value),
+        "rest": units.percent(rest.value, 0),
+        "gain": units.gain(gain),
     }
 
 
@@ -256,7 +250,7 @@ def _mtp(s: Situation, sequences: int) -> dict[str, str]:
     blame = scenario.gain.budget[0].input.name
     return {
         "concurrency": str(sequences),
-        "gain": _gain(scenario.gain.estimate),
+        "gain": units.gain(scenario.gain.estimate),
         "least": least,
         "decided_by": blame,
         "tok_s": _tok_s(scenario),
@@ -334,7 +328,7 @@ def _speculative_series() -> list[dict[str, str]]:
             {
                 "concurrency": str(b),
                 "measured": f"{(one_shot / nccl - 1) * 100:+.1f} %",
-                "predicted": _gain(scenario.gain.estimate),
+                "predicted": units.gain(scenario.gain.estimate),
                 "ratio": f"{measured / saved:.1f}",
                 "measured_us": units.number(measured / s.shape.reduces),
                 "standalone_us": units.number(saved / s.shape.reduces),
@@ -358,4 +352,4 @@ def _published_gain() -> dict[str, str]:
     steps = inputs.tok_s_steps(inputs.per_concurrency("1:70.6", "tok/s", "tok/s"))
     s = inputs.situation(models.load("Qwen3.5-397B"), 4, latencies(), steps)
     scenario, _, _ = run_scenario(s, 1, parse(ONE_SHOT, s))
-    return {"predicted": _gain(scenario.gain.estimate), "measured": f"{(76.1 / 70.6 - 1) * 100:+.1f} %"}
+    return {"predicted": units.gain(scenario.gain.estimate), "measured": f"{(76.1 / 70.6 - 1) * 100:+.1f} %"}
