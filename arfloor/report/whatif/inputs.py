@@ -49,11 +49,16 @@ def shares(texts: Sequence[str]) -> Each:
     found = []
     for text in texts:
         value, concurrency = at_concurrency(text, "--share")
-        share = read_estimate(value, "of the step", "--share")
-        if not 0 < share.lo <= share.hi < 1:
-            raise MissingInput(f"--share: expected a part of the step between 0 and 1, found {value!r}")
-        found.append((concurrency, share))
+        found.append((concurrency, share(value)))
     return _once(found, "--share")
+
+
+def share(text: str) -> Estimate:
+    """`0.19` of the step. Raises MissingInput unless it lies between 0 and 1."""
+    found = read_estimate(text, "of the step", "--share")
+    if not 0 < found.lo <= found.hi < 1:
+        raise MissingInput(f"--share: expected a part of the step between 0 and 1, found {text!r}")
+    return found
 
 
 def waits(texts: Sequence[str]) -> Each:

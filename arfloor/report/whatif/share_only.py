@@ -11,7 +11,6 @@ from arfloor.core import units
 from arfloor.core.cases import Estimate, record
 from arfloor.core.decode import MissingInput, ModelShape
 from arfloor.core.whatif.curves import TableCurve
-from arfloor.core.whatif.registry import read_estimate
 from arfloor.core.whatif.share_only import FASTER, FREE, AtSize, at_size, gain_at_most
 from arfloor.report.whatif import inputs
 from arfloor.report.whatif.assumed import ON_TOP
@@ -44,10 +43,7 @@ def read_share(text: str) -> tuple[Estimate, int | None]:
     if "@" in text:
         ((concurrency, share),) = inputs.shares([text])
         return share, concurrency
-    share = read_estimate(text.strip(), "of the step", "--share")
-    if not 0 < share.lo <= share.hi < 1:
-        raise MissingInput(f"--share: expected a part of the step between 0 and 1, found {text!r}")
-    return share, None
+    return inputs.share(text.strip()), None
 
 
 def answer(
