@@ -130,14 +130,7 @@ def situation(
     transport_part: Estimate | None = None,
 ) -> Situation:
     """All inputs together. Raises MissingInput when nothing says which implementation is in use."""
-    name = latencies.default if using is None else using
-    if name is None:
-        have = ", ".join(c.backend for c in latencies.curves)
-        why = f": {latencies.no_default}" if latencies.no_default else ""
-        raise MissingInput(
-            f"--using: {latencies.label} has no default{why}; say which of {have} the server uses"
-        )
-    curve = latencies.named(name)
+    curve = latencies.in_use(using)
     for concurrency, _ in waiting:
         if concurrency not in dict(steps):
             raise MissingInput(
@@ -149,7 +142,7 @@ def situation(
         tp=tp,
         steps=steps,
         curve=curve,
-        alternatives=tuple(c for c in latencies.curves if c.backend != name),
+        alternatives=tuple(c for c in latencies.curves if c.backend != curve.backend),
         attainable=latencies.attainable,
         shares=profiled,
         waiting=waiting,

@@ -68,6 +68,17 @@ class Latencies:
         have = ", ".join(repr(c.backend) for c in self.curves)
         raise MissingInput(f"--using {name!r}: {self.label} has {have}; name one of them")
 
+    def in_use(self, using: str | None) -> TableCurve:
+        """The curve that the user named, else the default's. Raises MissingInput where there is neither."""
+        name = self.default if using is None else using
+        if name is None:
+            have = ", ".join(c.backend for c in self.curves)
+            why = f": {self.no_default}" if self.no_default else ""
+            raise MissingInput(
+                f"--using: {self.label} has no default{why}; say which of {have} the server uses"
+            )
+        return self.named(name)
+
 
 def from_run_directory(path: Path, tp: int, way: Way | None = None) -> Latencies:
     """Latencies of a run directory. Raises MissingInput when it cannot be read."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import Any
 
 from arfloor.core import units
 from arfloor.core.cases import Estimate, record
-from arfloor.core.decode import MissingInput, ModelShape
+from arfloor.core.decode import ModelShape
 from arfloor.core.whatif.curves import TableCurve
 from arfloor.core.whatif.share_only import FASTER, FREE, AtSize, at_size, gain_at_most
 from arfloor.report.whatif import inputs
@@ -59,7 +58,7 @@ def answer(
     sizes: tuple[AtSize, ...] = ()
     now = None
     if latencies is not None:
-        now = latencies.named(_in_use(latencies, using))
+        now = latencies.in_use(using)
         sizes = _by_size(share, concurrency, shape, latencies, now)
     return ShareOnly(
         share=share,
@@ -70,14 +69,6 @@ def answer(
         sizes=sizes,
         worth=worth,
     )
-
-
-def _in_use(latencies: Latencies, using: str | None) -> str:
-    name = using or latencies.default
-    if name is None:
-        have = ", ".join(c.backend for c in latencies.curves)
-        raise MissingInput(f"--using: {latencies.label} has no default; say which of {have} the server uses")
-    return name
 
 
 def _by_size(
@@ -196,7 +187,7 @@ def document(found: ShareOnly) -> dict[str, Any]:
         "free": asdict(found.free),
         "sizes": [asdict(s) for s in found.sizes],
         "verdict": verdict(found),
-        "sharper": [re.split(": ", text, maxsplit=1)[0] for text in sharper(found)],
+        "sharper": [text.partition(": ")[0] for text in sharper(found)],
     }
 
 
