@@ -279,11 +279,13 @@ def status_spans(section: Section) -> list[tuple[str, list[int]]]:
     return spans
 
 
-def attainable(row: Row) -> str:
+def attainable(row: Row, *, interval: bool = False) -> str:
     """The attainable in us, marked where the best result stands for it (`slow_probes` says why)."""
     found = row.verdict.attainable
+    if found is None:
+        return ""
     mark = "*" if row.floor is not None and row.floor.slow_probe else ""
-    return f"{units.number(found.value)}{mark}" if found else ""
+    return f"{phrases.interval(found) if interval else units.number(found.value)}{mark}"
 
 
 def slow_probes(rows: Sequence[Row]) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arfloor.core import nccl_picks, units
-from arfloor.core.cases import Estimate, Result
+from arfloor.core.cases import Result
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
 from arfloor.report.fitting import fitting, keep_whole
@@ -235,20 +235,15 @@ def _cells(row: Row, *, floors: bool, intervals: bool, checks: bool, ratios: boo
     v = row.verdict
     same = v.best is not None and v.best is v.default
 
-    def shown(found: Estimate | None) -> str:
-        return phrases.interval(found) if intervals else units.number(found.value) if found else ""
-
-    attained = attainable(row)
-    if intervals:
-        attained = shown(v.attainable) + ("*" if attained.endswith("*") else "")
-
     def latency(result: Result | None) -> str:
-        return shown(result.latency) if result else ""
+        if result is None or result.latency is None:
+            return ""
+        return phrases.interval(result.latency) if intervals else units.number(result.latency.value)
 
     def ratio(found: str) -> str:
         return found if ratios else found.partition(" ")[0]
 
-    floor = [attained, units.number(v.bound.value) if v.bound else ""]
+    floor = [attainable(row, interval=intervals), units.number(v.bound.value) if v.bound else ""]
     return [
         units.size(v.nbytes),
         latency(v.default),
