@@ -121,9 +121,8 @@ class Report:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What the source of published figures says of them, the weightiest first; none of our own runs."""
-        said = self.manifest.recipe.get("caveats", ())
-        return tuple(map(str, said)) if isinstance(said, list | tuple) else ()
+        """See `phrases.caveats`."""
+        return phrases.caveats(self.manifest)
 
     @property
     def box(self) -> str:

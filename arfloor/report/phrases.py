@@ -213,6 +213,12 @@ def box(machine: Machine) -> str:
     return f"{machine.world} CPU ranks ({machine.device_name if stated else 'which CPU is not stated'})"
 
 
+def caveats(manifest: Manifest) -> tuple[str, ...]:
+    """What the source of published figures says of them, the weightiest first; none of our own runs."""
+    said = manifest.recipe.get("caveats", ())
+    return tuple(map(str, said)) if isinstance(said, list | tuple) else ()
+
+
 def versions(manifest: Manifest) -> str:
     """`torch 2.13.0, nccl 2.28.9, driver 580`: whatever the manifest records, in its order."""
     return ", ".join(f"{name} {version}" for name, version in manifest.versions.items() if version)

@@ -18,6 +18,7 @@ from arfloor.core.verdict import is_correct, is_default, short_label
 from arfloor.core.whatif.curves import TableCurve, table_curve
 from arfloor.core.whatif.step import ATTAINABLE
 from arfloor.core.whatif.uncertainty import Input
+from arfloor.report import phrases
 from arfloor.report.whatif import table
 from arfloor.rundir import Run, RunDirError, load
 
@@ -138,7 +139,6 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
 
     links: list[Origin] = [p.origin for p in run.primitives if p.kind != "launch"]
     origin: Origin = next((o for o in ("assumed", "predicted", "published") if o in links), "measured")
-    caveats = run.manifest.recipe.get("caveats", [])
     asked = {d.sentence for r in chosen if (d := demand_of(r.case))}
     return Latencies(
         label=f"{run.manifest.run_id} over {first.path} ({run.manifest.origin})",
@@ -149,7 +149,7 @@ def from_run(run: Run, tp: int, way: Way | None = None) -> Latencies:
         launch=launch_input(run.primitives),
         contention=contention_input(run.primitives, first.path),
         bound=lambda nbytes: _bound_input(floor_at(nbytes), origin),
-        caveats=(*map(str, caveats if isinstance(caveats, list) else ()), *sorted(asked), *run.warnings),
+        caveats=(*phrases.caveats(run.manifest), *sorted(asked), *run.warnings),
         pcie={p.link for p in run.primitives if p.path == first.path and p.link} == {"pcie"},
         path=first.path,
     )
