@@ -36,7 +36,7 @@ from arfloor.core.cases import (
     Samples,
     Tuning,
 )
-from arfloor.core.errors import InputError
+from arfloor.core.errors import InputError, reason
 from arfloor.core.merge import merge_results
 from arfloor.core.sanity import fault, whole_rounds
 
@@ -136,7 +136,7 @@ def _read_manifest(root: Path) -> Manifest:
     try:
         there = file.is_file()
     except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be entered
-        raise RunDirError(f"{str(root)[:200]!r}: cannot be read ({_reason(error)}); give another") from error
+        raise RunDirError(f"{str(root)[:200]!r}: cannot be read ({reason(error)}); give another") from error
     if not there and (root / "topology.toml").is_file():
         kept = root / "run"
         measured = f" or the run measured on it, {kept}" if (kept / "manifest.json").is_file() else ""
@@ -157,7 +157,7 @@ def _read_manifest(root: Path) -> Manifest:
             )
         manifest: Manifest = adapter(Manifest).validate_json(text)
     except OSError as error:
-        raise RunDirError(f"{file}: cannot be read ({_reason(error)}); give a readable run") from error
+        raise RunDirError(f"{file}: cannot be read ({reason(error)}); give a readable run") from error
     except ValidationError as error:
         raise RunDirError(f"{file}: not an arfloor manifest: {_first_error(error)}") from error
     except (ValueError, RecursionError) as error:  # no JSON or no UTF-8; numbers or nesting beyond all use
@@ -168,17 +168,13 @@ def _read_manifest(root: Path) -> Manifest:
     return manifest
 
 
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
 def _read_lines(file: Path, record_type: type[T], warnings: list[str]) -> list[T]:
     try:
         if not file.is_file():
             return []
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
-        raise RunDirError(f"{file}: cannot be read ({_reason(error)}); give a readable run") from error
+        raise RunDirError(f"{file}: cannot be read ({reason(error)}); give a readable run") from error
     records: list[T] = []
     dropped = 0
     for number, line in enumerate(lines, start=1):

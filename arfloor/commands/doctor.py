@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from arfloor.commands.options import Input
 from arfloor.core.box import Box
-from arfloor.core.errors import InputError
+from arfloor.core.errors import InputError, reason
 
 
 def command(
@@ -89,8 +89,9 @@ def _write(file: Path, content: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InputError(f"{str(file)[:200]!r}: cannot be written ({why}); give another place") from error
+        raise InputError(
+            f"{str(file)[:200]!r}: cannot be written ({reason(error)}); give another place"
+        ) from error
 
 
 def _write_folder(folder: Path, box: Box) -> None:
@@ -127,5 +128,6 @@ def _keep(file: Path, text: str) -> Path | None:
         places = (file.with_name(f"{file.name}.old{n or ''}") for n in itertools.count())
         return file.replace(next(p for p in places if not p.exists() or p.read_bytes() == found))
     except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InputError(f"{str(file)[:200]!r}: cannot be written ({why}); give another place") from error
+        raise InputError(
+            f"{str(file)[:200]!r}: cannot be written ({reason(error)}); give another place"
+        ) from error

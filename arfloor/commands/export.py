@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from arfloor.commands.options import Whole
 from arfloor.core.cases import Path as Way
-from arfloor.core.errors import InputError
+from arfloor.core.errors import InputError, reason
 
 if TYPE_CHECKING:
     from arfloor.rundir import Run
@@ -58,8 +58,9 @@ def command(
     try:
         out.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InputError(f"{str(out)[:200]!r}: cannot be written ({why}); give another place") from error
+        raise InputError(
+            f"{str(out)[:200]!r}: cannot be written ({reason(error)}); give another place"
+        ) from error
 
 
 def _text(loaded: Run, format: str, which: Which, path: Way | None, out: Path | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from arfloor.commands.options import Input, Whole
+from arfloor.core.errors import reason
 
 if TYPE_CHECKING:
     from arfloor.ingest.imported import Imported
@@ -57,9 +58,8 @@ def command(
     try:
         count = write_run(imported, out, source=name, started=_written(file))
     except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise IngestError(
-            f"--out {str(out)[:200]!r}: cannot be written ({why}); give a new folder"
+            f"--out {str(out)[:200]!r}: cannot be written ({reason(error)}); give a new folder"
         ) from error
     _tell(imported, name, count, out)
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from arfloor.commands.options import Whole
 from arfloor.core.cases import Path as Way
-from arfloor.core.errors import InputError
+from arfloor.core.errors import InputError, reason
 
 if TYPE_CHECKING:
     from arfloor.core.outlook import Outlook
@@ -162,9 +162,8 @@ def _figures(shown: Report | Outlook, folder: Path) -> list[Path]:
 
         return plot.write(shown, folder)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         place = f"--figures {str(folder)[:200]!r}"
-        raise InputError(f"{place}: cannot be written ({why}); give another folder") from error
+        raise InputError(f"{place}: cannot be written ({reason(error)}); give another folder") from error
 
 
 def _terminal() -> _Terminal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from arfloor.core.errors import InputError
+from arfloor.core.errors import InputError, reason
 
 MAX_BYTES = 4 * 1024 * 1024
 
@@ -37,8 +37,9 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> str:
         with path.open("rb") as stream:
             data = stream.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise IngestError(f"{str(path)[:200]!r}: cannot be read ({why}); give a readable file") from error
+        raise IngestError(
+            f"{str(path)[:200]!r}: cannot be read ({reason(error)}); give a readable file"
+        ) from error
     if len(data) > limit:
         raise IngestError(f"{path}: larger than {limit} bytes, which no such file is; give the right one")
     return decode(data)
