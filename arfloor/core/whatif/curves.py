@@ -31,6 +31,14 @@ class LatencyCurve(Protocol):
     def latency(self, nbytes: int) -> Input: ...
 
 
+def latency_us(curve: LatencyCurve, nbytes: int) -> float | None:
+    """A curve's latency at a size, in us; None outside the range that is known."""
+    try:
+        return curve.latency(nbytes).estimate.value
+    except MissingInput:
+        return None
+
+
 @record
 class TableCurve:
     """A(S) from measured points: the point itself where its size was measured, `fit` in between, or

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from arfloor.core.cases import Estimate, record
-from arfloor.core.decode import MissingInput
-from arfloor.core.whatif.curves import LatencyCurve
+from arfloor.core.whatif.curves import LatencyCurve, latency_us
 
 FASTER = (1.5, 2.0, 4.0)
 FREE = float("inf")
@@ -44,9 +43,9 @@ def at_size(
 ) -> AtSize:
     """Bounds at one message size. Raises MissingInput where `now` does not know that size."""
     us = now.latency(nbytes).estimate.value
-    known = [(value, c.backend) for c in alternatives if (value := _us(c, nbytes)) is not None]
+    known = [(value, c.backend) for c in alternatives if (value := latency_us(c, nbytes)) is not None]
     best_us, best = min([(us, ""), *known])
-    floor_us = None if floor is None else _us(floor, nbytes)
+    floor_us = None if floor is None else latency_us(floor, nbytes)
     return AtSize(
         nbytes=nbytes,
         now_us=us,
@@ -56,10 +55,3 @@ def at_size(
         floor_us=floor_us,
         floor_gain=None if floor_us is None else gain_at_most(share, max(us / floor_us, 1.0)),
     )
-
-
-def _us(curve: LatencyCurve, nbytes: int) -> float | None:
-    try:
-        return curve.latency(nbytes).estimate.value
-    except MissingInput:
-        return None

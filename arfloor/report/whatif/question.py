@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from arfloor.core.cases import record
 from arfloor.core.decode import MissingInput, reduce_traffic_gbps
 from arfloor.core.whatif.analysis import Analysis, analyse
-from arfloor.core.whatif.curves import LatencyCurve
+from arfloor.core.whatif.curves import latency_us
 from arfloor.core.whatif.decision import WORTH
 from arfloor.core.whatif.intervention import Intervention
 from arfloor.core.whatif.partition import Partition, partition
@@ -95,19 +95,12 @@ def _switches(situation: Situation, sequences: int) -> list[tuple[Intervention, 
     now = situation.curve.latency(nbytes).estimate.value
     unsure = situation.curve.origin == "predicted"  # then no measured one is pushed aside by a predicted one
     tried = [c for c in situation.alternatives if unsure or c.origin != "predicted"]
-    faster = [c for c in tried if (us := _value(c, nbytes)) is not None and us < now]
-    faster.sort(key=lambda c: _value(c, nbytes) or now)
+    faster = [c for c in tried if (us := latency_us(c, nbytes)) is not None and us < now]
+    faster.sort(key=lambda c: latency_us(c, nbytes) or now)
     chains: list[tuple[Intervention, ...]] = [(Switch(to=c),) for c in faster[:3]]
     if situation.attainable is not None:
         chains.append((Switch(to=situation.attainable),))
     return chains
-
-
-def _value(curve: LatencyCurve, nbytes: int) -> float | None:
-    try:
-        return curve.latency(nbytes).estimate.value
-    except MissingInput:
-        return None
 
 
 def _counter(situation: Situation, read_gbps: float, concurrency: int) -> Counter:
