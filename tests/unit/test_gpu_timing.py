@@ -72,6 +72,16 @@ def measured(tmp_path, mode):
     return on_all_ranks(WORLD, action)
 
 
+def warm_timer(tmp_path, group):
+    """A timer of graphs of one case on the group's virtual GPU, warmed up."""
+    bench = make_bench(group, tmp_path, {})
+    bench.device = f"cuda:{group.rank}"
+    case = make_row(["one"], mode="graph").cases[0]
+    timer = timing_gpu.Graph(Summing(group).prepare(case, group, 4), case, bench)
+    timer.warm_up()
+    return timer
+
+
 def test_the_slowest_rank_decides_and_every_ranks_readings_are_kept(tmp_path, monkeypatch):
     Gpus(monkeypatch, late_us=0.8)
     found = measured(tmp_path, "graph")
@@ -112,11 +122,7 @@ def test_a_graph_follows_itself_unless_told_to_take_turns(tmp_path, monkeypatch,
     gpus = Gpus(monkeypatch)
 
     def action(group):
-        bench = make_bench(group, tmp_path, {})
-        bench.device = f"cuda:{group.rank}"
-        row = make_row(["one"], mode="graph")
-        timer = timing_gpu.Graph(Summing(group).prepare(row.cases[0], group, 4), row.cases[0], bench)
-        timer.warm_up()
+        timer = warm_timer(tmp_path, group)
         if turns:
             timer.take_turns = True
         group.barrier()
@@ -163,11 +169,7 @@ def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
     gpus = Gpus(monkeypatch)
 
     def action(group):
-        bench = make_bench(group, tmp_path, {})
-        bench.device = f"cuda:{group.rank}"
-        row = make_row(["one"], mode="graph")
-        timer = timing_gpu.Graph(Summing(group).prepare(row.cases[0], group, 4), row.cases[0], bench)
-        timer.warm_up()
+        timer = warm_timer(tmp_path, group)
         timer.rebuild = False
         for _ in range(3):
             timer.measure(2)
