@@ -9,9 +9,10 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,13 @@ from arfloor.runtime.ranks import NO_MULTICAST
 ROOT = Path(__file__).parents[2]
 # code that no test runs without a GPU
 FOLDERS = ("microbench", "tests/gpu")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports a script of microbench/ by its name."""
+    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
+    return importlib.import_module
 
 
 def shadowed(source: str) -> Iterator[str]:
@@ -57,7 +65,7 @@ def test_no_function_hides_an_import(folder: str) -> None:
     assert {name: hidden for name, hidden in found.items() if hidden} == {}
 
 
-def test_interleaved_runs_take_turns_and_give_the_slope_of_the_slowest_rank(monkeypatch) -> None:
+def test_interleaved_runs_take_turns_and_give_the_slope_of_the_slowest_rank(monkeypatch, script) -> None:
     """`interleaved_us` on chains whose times are known: rank 0 here, the other rank a third slower."""
     closed = []
 
@@ -72,8 +80,7 @@ def test_interleaved_runs_take_turns_and_give_the_slope_of_the_slowest_rank(monk
         def close(self) -> None:
             closed.append(self)
 
-    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
-    gpu_ranks = importlib.import_module("gpu_ranks")
+    gpu_ranks = script("gpu_ranks")
     monkeypatch.setattr(chains, "Chain", Chain)
     monkeypatch.setattr(timing_gpu, "barrier_for", lambda ranks, path: SimpleNamespace(check=lambda: None))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -88,10 +95,9 @@ def test_interleaved_runs_take_turns_and_give_the_slope_of_the_slowest_rank(monk
     assert len(closed) == 4
 
 
-def test_an_error_is_said_where_stderr_is_a_buffer_that_is_lost(monkeypatch, capfd) -> None:
+def test_an_error_is_said_where_stderr_is_a_buffer_that_is_lost(monkeypatch, script, capfd) -> None:
     """As torch.distributed puts in its place while a hook runs; the process then ends at once."""
-    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
-    gpu_ranks = importlib.import_module("gpu_ranks")
+    gpu_ranks = script("gpu_ranks")
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -101,9 +107,8 @@ def test_an_error_is_said_where_stderr_is_a_buffer_that_is_lost(monkeypatch, cap
 
 
 @pytest.mark.parametrize("path", ["peer", "host"])
-def test_a_case_of_a_script_is_on_the_path_it_was_started_for(path: str, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
-    gpu_ranks = importlib.import_module("gpu_ranks")
+def test_a_case_of_a_script_is_on_the_path_it_was_started_for(path: str, script) -> None:
+    gpu_ranks = script("gpu_ranks")
     rank = object.__new__(gpu_ranks.GpuRank)
     rank.path, rank.world = path, 2
     made = rank.case("nccl", "16ch", 262144)
@@ -111,10 +116,9 @@ def test_a_case_of_a_script_is_on_the_path_it_was_started_for(path: str, monkeyp
     assert dict(made.settings) == ({"NCCL_P2P_DISABLE": "1"} if path == "host" else {})
 
 
-def test_ways_to_replay_are_described_by_slopes_heaps_and_ranks(monkeypatch) -> None:
+def test_ways_to_replay_are_described_by_slopes_heaps_and_ranks(script) -> None:
     """Two ranks, two captures of 10 and 12 us an operation; three replays of rank 1 are 70 us late."""
-    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
-    turns = importlib.import_module("graph_turns")
+    turns = script("graph_turns")
 
     def times(each_us, late=()):
         many = [20 + 40 * each_us + (70 if i in late else 0) for i in range(5)]
@@ -130,18 +134,16 @@ def test_ways_to_replay_are_described_by_slopes_heaps_and_ranks(monkeypatch) -> 
     assert (shares, gap, apart) == ("0.00/0.30", "70.0", "0.0")
 
 
-def test_luck_of_slabs_is_told_from_that_of_captures(monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
-    spreads = importlib.import_module("slab_luck").spreads
+def test_luck_of_slabs_is_told_from_that_of_captures(script) -> None:
+    spreads = script("slab_luck").spreads
     assert spreads([[9.0, 9.0], [11.0, 11.0]]) == pytest.approx((100 * 2**0.5 / 10, 0.0))
     assert spreads([[9.0, 11.0], [11.0, 13.0]]) == pytest.approx((100 / 11, 100 * 2**0.5 / 11))
     between, within = spreads([[9.0, 11.0], [9.0, 11.0]])
     assert (between, within) == pytest.approx((0.0, 100 * 2**0.5 / 10))
 
 
-def test_a_limit_is_over_for_all_when_it_is_for_one(monkeypatch, capsys) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
-    rank = object.__new__(importlib.import_module("gpu_ranks").GpuRank)
+def test_a_limit_is_over_for_all_when_it_is_for_one(script, capsys) -> None:
+    rank = object.__new__(script("gpu_ranks").GpuRank)
     rank.rank, rank._begun, rank._limit_s = 0, time.monotonic(), 60.0
     rank.group = SimpleNamespace(all_gather=lambda spent_s: [spent_s, 61.0])
     assert rank.over("8192 B")
@@ -150,9 +152,8 @@ def test_a_limit_is_over_for_all_when_it_is_for_one(monkeypatch, capsys) -> None
     assert not rank.over("8192 B")
 
 
-def test_a_script_that_joins_will_end_and_turns_multicast_off(monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "microbench"))
-    gpu_ranks = importlib.import_module("gpu_ranks")
+def test_a_script_that_joins_will_end_and_turns_multicast_off(monkeypatch, script) -> None:
+    gpu_ranks = script("gpu_ranks")
     ends: list[tuple[float, bool]] = []
     for name in NO_MULTICAST:
         monkeypatch.setenv(name, "")
