@@ -79,6 +79,16 @@ def sweeps(out: Path, worlds: tuple[int, ...], options: tuple[str, ...]) -> list
     ]
 
 
+def script(world: int, name: str, path: str, *arguments: str, limit_s: float, share: float) -> Step:
+    """A script of microbench/ on one path, which ends by itself, between two rows, after `limit_s`."""
+    return Step(
+        name=f"{name}-{path}",
+        argv=torchrun(world, *arguments, "--limit-s", f"{limit_s:.0f}"),
+        share=share,
+        environment=tuple(HOST.items()) if path == "host" else (),
+    )
+
+
 def steps(out: Path, world: int = 4, command_s: float = COMMAND_S) -> list[Step]:
     """What is no sweep, at `world` ranks; correctness at three and four (skipped on fewer GPUs)."""
     test = "pytest -q -rs -p no:cacheprovider tests/gpu/test_many_ranks.py"
@@ -86,12 +96,9 @@ def steps(out: Path, world: int = 4, command_s: float = COMMAND_S) -> list[Step]
     fused = "microbench/fused.py --rows 1,32 --json"
 
     def on(path: str, name: str, command: str, share: float) -> Step:
-        limit_s = max(1.0, share * command_s - ENDING_S - STARTING_S)  # it ends by itself, between two rows
-        argv = torchrun(
-            world, *command.split(), str(out / f"{name}-{path}.json"), "--limit-s", f"{limit_s:.0f}"
-        )
-        environment = tuple(HOST.items()) if path == "host" else ()
-        return Step(name=f"{name}-{path}", argv=argv, share=share, environment=environment)
+        limit_s = max(1.0, share * command_s - ENDING_S - STARTING_S)
+        into = str(out / f"{name}-{path}.json")
+        return script(world, name, path, *command.split(), into, limit_s=limit_s, share=share)
 
     return [
         *(on(path, "decode", decode, 0.25) for path in predicted.PATHS),
@@ -122,10 +129,8 @@ def scripts(world: int, command_s: float = COMMAND_S) -> list[Step]:
             continue
         for path in paths:
             limit_s = 2.0 * seconds
-            argv = torchrun(world, f"microbench/{name}.py", "--limit-s", f"{limit_s:.0f}")
-            environment = tuple(HOST.items()) if path == "host" else ()
             share = (limit_s + STARTING_S + ENDING_S) / command_s
-            made.append(Step(name=f"{name}-{path}", argv=argv, share=share, environment=environment))
+            made.append(script(world, name, path, f"microbench/{name}.py", limit_s=limit_s, share=share))
     if world == 2:
         argv = (sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider")
         made.append(
