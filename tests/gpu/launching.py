@@ -50,6 +50,20 @@ PLANS = {
 }
 
 
+def environment(**more: str) -> dict[str, str]:
+    """This process's, for ranks on GPUs: this tree's arfloor, and no multicast."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, **NO_MULTICAST, "PYTHONPATH": path, **more}
+
+
+def torchrun(
+    *command: str, cwd: Path | None = None, limit_s: float = 240.0
+) -> subprocess.CompletedProcess[str]:
+    """A program on two ranks, ended after `limit_s`."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    return ended([*launcher, *command], limit_s, cwd=cwd, env=environment(OMP_NUM_THREADS="1"))
+
+
 def ended(command: Sequence[str], limit_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
     """`subprocess.run` that keeps what a command printed until its time was over, and says that it was."""
     try:
@@ -84,8 +98,7 @@ class Crew:
         self._store = torch.distributed.TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
         )
-        env = {**os.environ, **NO_MULTICAST, "PORT": str(self._store.port), "WORLD_SIZE": str(world)}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        env = environment(PORT=str(self._store.port), WORLD_SIZE=str(world))
         self._errors: list[Any] = []
         for _ in range(world):
             self._errors.append(tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115 - closed by close

@@ -6,8 +6,6 @@ About a minute: one start of two processes, the compiled step last (14 s).
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from launching import ended
-
-from arfloor.runtime.ranks import NO_MULTICAST
+from launching import torchrun
 
 pytestmark = pytest.mark.gpu2
 
@@ -28,13 +24,7 @@ LIMIT_S = 240
 @pytest.fixture(scope="module")
 def found() -> dict[tuple[str, int], dict[str, Any]]:
     """All scenarios in one start of two processes: by name and rank, what they saw."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {
-        **os.environ,
-        **NO_MULTICAST,
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]),
-    }
-    done = ended([*command, str(HERE / "allreduce_ranks.py")], LIMIT_S, env=environment)
+    done = torchrun(str(HERE / "allreduce_ranks.py"), limit_s=LIMIT_S)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert rows, done.stderr[-2000:]
     return {(row["scenario"], row["rank"]): row for row in rows}

@@ -6,9 +6,6 @@ About two minutes: one start for what is measured, one sweep with faults.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +13,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from launching import ended
+from launching import torchrun
 
 from arfloor import rundir
-from arfloor.runtime.ranks import NO_MULTICAST
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.gpu2, pytest.mark.filterwarnings("ignore::ResourceWarning")]
-
-
-def torchrun(*command: str, cwd: Path, timeout: float = 240.0) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    command = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command)
-    environment = {**os.environ, **NO_MULTICAST, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return ended([sys.executable, *command], timeout, cwd=cwd, env=environment)
 
 
 @pytest.fixture(scope="module")
