@@ -135,9 +135,10 @@ class Nccl:
         mixing off on both paths, for grids and recipes that name it."""
         if machine.device_kind != "cuda":
             return ()
-        peer: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
+        ways: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
+        beyond: list[tuple[Way, Settings]] = []
         if not machine.facts.get("nvlink", False) and machine.facts.get("p2p", False):
-            peer.append(("peer", P2P_ANYWHERE))
+            beyond.append(("peer", P2P_ANYWHERE))
         contenders = {"host": CONTENDERS, "peer": CONTENDERS}
         if machine.facts.get("nvlink", False):
             contenders["peer"] = CONTENDERS_OF_NVLINK
@@ -151,10 +152,9 @@ class Nccl:
                 default=name == "default" and settings != P2P_ANYWHERE,
                 contender=name == "default" or name in contenders[path],
             )
-            for path, settings in peer
+            for path, settings in ways + beyond
             for name in names(machine.world)
         ]
-        mixing_off: list[tuple[Way, Settings]] = [("peer", ()), ("host", P2P_OFF)]
         return made + [
             Variant(
                 name=name,
@@ -163,7 +163,7 @@ class Nccl:
                 contender=False,
                 modes=("graph",),
             )
-            for path, settings in mixing_off
+            for path, settings in ways
             for name in ONE_GRAPH_VARIANTS
         ]
 
