@@ -74,7 +74,7 @@ class PreparedReduce:
         plan = self.plan
         return Ran(
             algorithm=plan.name,
-            protocol=f"{plan.protocol}{plan.line}" if plan.protocol == "line" else plan.protocol,
+            protocol=plan.packets,
             channels=plan.blocks,
             transport="pinned host memory" if self.case.path == "host" else "peer memory",
             library="arfloor",

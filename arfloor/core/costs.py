@@ -174,9 +174,8 @@ def finalists(tunings: Iterable[Tuning], results: Iterable[Result]) -> tuple[Res
                 plan = parse(name)
             except ValueError:
                 continue
-            protocol = f"line{plan.line}" if plan.protocol == "line" else plan.protocol
             latency = Estimate(value=median_us, lo=median_us, hi=median_us, n=1, unit="us")
-            ran = Ran(algorithm=name, protocol=protocol, channels=plan.blocks)
+            ran = Ran(algorithm=name, protocol=plan.packets, channels=plan.blocks)
             case = replace(model.case, variant=name)
             found.append(Result(case=case, status="ok", latency=latency, ran=ran))
     return tuple(found)

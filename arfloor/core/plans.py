@@ -64,7 +64,7 @@ class Plan:
     @property
     def name(self) -> str:
         """Stable name, which `parse` reads: `line128t64-one-32x512-ahead1`."""
-        front = f"line{self.line}t{self.tag_bits}" if self.protocol == "line" else self.protocol
+        front = self.packets + (f"t{self.tag_bits}" if self.protocol == "line" else "")
         options = ("-staged" if self.staged else "") + ("-pull" if self.pull else "")
         ahead = f"-ahead{self.lookahead}" if self.lookahead else ""
         timing = "".join(
@@ -74,6 +74,11 @@ class Plan:
         )
         wire = f"-{self.wire}" if self.wire else ""
         return f"{front}-{_SHOT_NAMES[self.shot]}{options}-{self.blocks}x{self.threads}{ahead}{timing}{wire}"
+
+    @property
+    def packets(self) -> str:
+        """The protocol as results name it, a line with its length: `line128`, `ll`, `flag`."""
+        return f"line{self.line}" if self.protocol == "line" else self.protocol
 
     @property
     def packet(self) -> int:
