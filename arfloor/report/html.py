@@ -10,7 +10,7 @@ from arfloor.core import units
 from arfloor.core.verdict import is_noisy
 from arfloor.report import libraries, phrases
 from arfloor.report import why as whys
-from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, size_span, slow_probes
+from arfloor.report.model import HEADLINE_NBYTES, Report, Row, Section, attainable, size_span, slow_probes
 from arfloor.report.series import Series, series
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def render(report: Report) -> str:
             whys=whys,
             libraries=libraries,
             winners=libraries.winners(report),
+            attainable=attainable,
             size=units.size,
             size_span=size_span,
             us=units.us,
