@@ -164,13 +164,19 @@ def how_to_get(case: Case) -> str:
     return f"{_backend(case)}, with `{env}`" if env else _backend(case)
 
 
-def _variant_environment(case: Case) -> str:
+def nccl_environment(variant: str) -> str | None:
+    """What a user sets for a variant of NCCL; None for another program's name for a setting of it."""
     from arfloor.backends.nccl import parse_variant
 
     try:
-        return parse_variant(case.variant).advice
-    except ValueError:  # another program's name for a setting of NCCL
-        return case.variant
+        return parse_variant(variant).advice
+    except ValueError:
+        return None
+
+
+def _variant_environment(case: Case) -> str:
+    known = nccl_environment(case.variant)
+    return case.variant if known is None else known
 
 
 def _backend(case: Case) -> str:

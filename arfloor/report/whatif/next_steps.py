@@ -6,6 +6,7 @@ from arfloor.core import units
 from arfloor.core.obtain import how_to_get
 from arfloor.core.whatif.partition import UNEXPLAINED
 from arfloor.core.whatif.switch import Switch
+from arfloor.report import phrases
 from arfloor.report.whatif.latencies import OURS, PREDICTED
 from arfloor.report.whatif.question import Whatif
 
@@ -71,10 +72,5 @@ def _how(name: str) -> str:
         return "`arfloor.allreduce.AllReduce` in your program (docs/allreduce.md)"
     if backend != "nccl" or not variant or "[" in variant:
         return how_to_get(name)
-    from arfloor.backends.nccl import parse_variant
-
-    try:
-        advice = parse_variant(variant).advice
-    except ValueError:  # another program's name for a setting of NCCL
-        return ""
+    advice = phrases.nccl_environment(variant)
     return f"`{advice}`" if advice else ""
