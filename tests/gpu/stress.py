@@ -1,6 +1,6 @@
 """Long stress on two real ranks: every element of every operation compared, for as long as you like.
 
-    python tests/gpu/stress.py 15 host:line128t64-one-33x128 peer:ll-one-32x256 host:flag-one-16x256:ARF_STALL
+    PYTHONPATH=. python tests/gpu/stress.py 15 host:line128t64-one-33x128 peer:flag-one-6x64:ARF_STALL
 
 Seconds, then what to reduce with: path, plan, and macros to compile with, if any. A line of JSON a plan, as
 rank 0 saw it: packets received (`lines`), operations, wrong elements and operations, torn packets where
