@@ -19,7 +19,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,6 @@ __all__ = ["AllReduce", "OursError", "PeerTimeout", "route"]
 
 TUNED_SIZES = (8 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-Kind = TypeVar("Kind", bound=Reducer)
 _HANDLES = itertools.count(1)
 _OBJECTS: weakref.WeakValueDictionary[int, AllReduce] = weakref.WeakValueDictionary()
 _BOUND_MOST = 4096  # bound operations kept; a program that reduces ever new addresses binds them anew
@@ -113,28 +112,33 @@ class AllReduce:
             if dtype not in NAMES:
                 raise ValueError(f"expected dtypes among {', '.join(NAMES.values())}, got {dtype}")
             self.tables[dtype] = dispatch.up_to(self._table(run, strict, NAMES[dtype]), self.max_nbytes)
-            for _, name in self.tables[dtype].plans:
+            for nbytes, name in self.tables[dtype].plans:
                 if (dtype, name) not in self._reducers:
-                    self._reducers[dtype, name] = self._made(Reducer, dtype, name)
+                    self._reducers[dtype, name] = tune.settle(
+                        self._exchange,
+                        plan=parse(name),
+                        path=self.path,
+                        device=self._device,
+                        dtype=NAMES[dtype],
+                        nbytes=min(nbytes, self.max_nbytes),
+                        max_nbytes=self.max_nbytes,
+                        spin_s=self.spin_s,
+                    )
         self._exchange.barrier()
-
-    def _made(self, kind: type[Kind], dtype: torch.dtype, name: str) -> Kind:
-        """A reducer of a plan. Collective. Raises OursError or SlabError on every rank or on none."""
-        return kind(
-            plan=parse(name),
-            path=self.path,
-            dtype=NAMES[dtype],
-            group=self._exchange,
-            device=self._device,
-            max_nbytes=self.max_nbytes,
-            spin_s=self.spin_s,
-        )
 
     def _set_up_fused(self) -> None:
         """The fused form of every plan that has one and whose grid still fits the GPU with it."""
         for dtype, name in list(self._reducers):
             with contextlib.suppress(OursError):  # raised on every rank: its messages take two kernels
-                self._fused[dtype, name] = self._made(FusedReducer, dtype, name)
+                self._fused[dtype, name] = FusedReducer(
+                    plan=parse(name),
+                    path=self.path,
+                    dtype=NAMES[dtype],
+                    group=self._exchange,
+                    device=self._device,
+                    max_nbytes=self.max_nbytes,
+                    spin_s=self.spin_s,
+                )
         self._exchange.barrier()
 
     def _table(self, run: Any, strict: bool, dtype: str) -> Tuned:

@@ -72,6 +72,7 @@ class OwnBackend:
         """Set a case up collectively. Raises OursError or SlabError on every rank when any rank fails."""
         import torch
 
+        from arfloor.backends import tune
         from arfloor.backends.prepared_reduce import PreparedReduce
 
         device = torch.device(case.devices[group.rank])
@@ -79,7 +80,12 @@ class OwnBackend:
         mine = subgroup(group, case)
         with torch.cuda.device(ordinal):
             plan = self._plan(case, mine, ordinal)
-            return PreparedReduce(case, mine, slots, plan, ordinal)
+            reducer = None
+            if case.variant == "auto":  # in every launch: what a set-up has of luck is not the plan's to keep
+                reducer = tune.settle(
+                    mine, plan=plan, path=self.path, device=ordinal, dtype=case.dtype, nbytes=case.nbytes
+                )
+            return PreparedReduce(case, mine, slots, plan, ordinal, reducer)
 
     def _plan(self, case: Case, group: Any, device: int) -> Plan:
         """The plan of a case that `group` reduces; equal on all ranks of the worker."""

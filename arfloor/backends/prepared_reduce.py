@@ -14,28 +14,32 @@ from arfloor.core.plans import Plan
 class PreparedReduce:
     """A case of the `peer` or `host` backend, ready to run: a reducer and `slots` pairs of torch tensors.
 
-    Collective to make. `device` is this rank's, which must be the current one.
+    Collective to make. `device` is this rank's, which must be the current one. `reducer`: the plan's, where
+    it is set up already; it is closed with this, also when this cannot be made.
     """
 
-    def __init__(self, case: Case, group: Any, slots: int, plan: Plan, device: int) -> None:
+    def __init__(
+        self, case: Case, group: Any, slots: int, plan: Plan, device: int, reducer: Reducer | None = None
+    ) -> None:
         import torch
 
         self.slots, self.case, self.plan = slots, case, plan
         self._torch, self._device = torch, device
-        self._inputs, self._outputs = jointly(group, f"buffers of {case.label}", self._allocate)
-        self.reducer = Reducer(
-            plan=plan,
-            path=case.path,
-            dtype=case.dtype,
-            group=group,
-            device=device,
-            max_nbytes=case.nbytes,
-        )
         try:
+            self._inputs, self._outputs = jointly(group, f"buffers of {case.label}", self._allocate)
+            reducer = self.reducer = reducer or Reducer(
+                plan=plan,
+                path=case.path,
+                dtype=case.dtype,
+                group=group,
+                device=device,
+                max_nbytes=case.nbytes,
+            )
             # nobody starts before all have come here: everything is cleared and mapped
             self._operations = jointly(group, f"operations of {case.label}", self._bind)
         except BaseException:
-            self.reducer.close()
+            if reducer is not None:
+                reducer.close()
             raise
 
     def _allocate(self) -> tuple[list[Any], list[Any]]:

@@ -6,12 +6,13 @@ times, and all choose by the same rule. What is chosen is verified before it is 
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arfloor.backends.ours import OursError, Reducer, jointly
+from arfloor.backends.ours import SWEEP_SPIN_S, OursError, Reducer, jointly
 from arfloor.core.cases import ITEMSIZE, DType, Path, Tuning
 from arfloor.core.plans import Plan, parse
 from arfloor.core.slopes import chain_us, slopes_us
@@ -23,6 +24,7 @@ from arfloor.core.tuning import (
     refined,
     repaced,
     rule_of_thumb,
+    setups,
     typical,
 )
 from arfloor.runtime.barrier import DeviceBarrier
@@ -138,19 +140,61 @@ def choose(
     facts = facts_of(path, group.world, device)
     bench = _Bench(group, path, device, dtype, nbytes, barrier)
     try:
-        together, apart = bench.both(candidates(facts, nbytes, known), QUICK)
+        together, apart = bench.both(_named(candidates(facts, nbytes, known)), QUICK)
         for closer in () if brief else (repaced, refined):
-            more = bench.both(closer(ranked(together, apart), facts), QUICK)
+            more = bench.both(_named(closer(ranked(together, apart), facts)), QUICK)
             together, apart = together | more[0], apart | more[1]
-        finalists = [parse(name) for name in ranked(together, apart)[: BRIEF_KEEP if brief else KEEP]]
-        together, apart = bench.captured(finalists, LONG, 1 if brief else CAPTURES)
+        finalists = ranked(together, apart)[: BRIEF_KEEP if brief else KEEP]
+        together, apart = bench.captured(_named(map(parse, finalists)), LONG, 1 if brief else CAPTURES)
         for name in ranked(together, apart):
-            if bench.verified(parse(name)):
+            if bench.verified(name):
                 table = {n: (statistics.median(t), typical(t)) for n, t in together.items()}
                 return Choice(plan=parse(name), nbytes=nbytes, times_us=table)
     finally:
         bench.close()
     raise OursError(f"no plan reduced {nbytes} bytes of {dtype} over {path} correctly on all ranks")
+
+
+def settle(
+    group: Exchange,
+    *,
+    plan: Plan,
+    path: Path,
+    device: int,
+    dtype: str,
+    nbytes: int,
+    max_nbytes: int | None = None,
+    spin_s: float = SWEEP_SPIN_S,
+) -> Reducer:
+    """`plan` ready to use: where set-ups of it differ, the fastest of several. Collective.
+
+    Over the host one set-up of a plan takes up to a fifth longer than another, by where its slab lies, and
+    keeps that while it lives (docs/kernels.md). Timed with messages of `nbytes`; made for up to `max_nbytes`
+    (default: the same), and to wait for a peer for `spin_s`.
+    Raises OursError or SlabError on every rank when one fails, or when none gives right results on all.
+    """
+    most, copies = max_nbytes or nbytes, setups(path, nbytes)
+    if copies == 1:
+        return Reducer(
+            plan=plan, path=path, dtype=dtype, group=group, device=device, max_nbytes=most, spin_s=spin_s
+        )
+    with (
+        contextlib.closing(DeviceBarrier(group, path, device=device)) as barrier,
+        contextlib.closing(_Bench(group, path, device, dtype, nbytes, barrier, max_nbytes=most)) as bench,
+    ):
+        together, apart = bench.both({f"{plan.name} #{i}": plan for i in range(copies)}, QUICK)
+        for name in ranked(together, apart):
+            if bench.verified(name):
+                reducer = bench.taken(name)
+                reducer.end.spin_s = spin_s  # for what is bound from now on
+                return reducer
+    raise OursError(
+        f"{plan.name} did not reduce {nbytes} bytes of {dtype} over {path} correctly on all ranks"
+    )
+
+
+def _named(plans: Iterable[Plan]) -> dict[str, Plan]:
+    return {plan.name: plan for plan in plans}
 
 
 def tune(
@@ -192,47 +236,55 @@ class _Bench:
     """Times plans for one message; keeps what it set up until closed."""
 
     def __init__(
-        self, group: Exchange, path: Path, device: int, dtype: str, nbytes: int, barrier: DeviceBarrier
+        self,
+        group: Exchange,
+        path: Path,
+        device: int,
+        dtype: str,
+        nbytes: int,
+        barrier: DeviceBarrier,
+        *,
+        max_nbytes: int | None = None,
     ) -> None:
         self._group, self._path, self._device, self._dtype = group, path, device, dtype
-        self._nbytes, self._barrier = nbytes, barrier
+        self._nbytes, self._max_nbytes, self._barrier = nbytes, max_nbytes or nbytes, barrier
         self._ready: dict[str, _Slots | None] = {}
 
-    def _prepare(self, plan: Plan) -> None:
-        """Set a plan up unless it gives wrong results on any rank, which leaves it out on all."""
+    def _prepare(self, name: str, plan: Plan) -> None:
+        """Set a plan up under a name unless it is wrong on any rank, which leaves it out on all."""
         reducer = Reducer(
             plan=plan,
             path=self._path,
             dtype=self._dtype,
             group=self._group,
             device=self._device,
-            max_nbytes=self._nbytes,
+            max_nbytes=self._max_nbytes,
             spin_s=1.0,
         )
         numel = self._nbytes // ITEMSIZE[self._dtype]
         try:  # together: a rank that raised alone would leave the others waiting
             slots: _Slots | None = jointly(
                 self._group,
-                f"buffers for {plan.name}",
+                f"buffers for {name}",
                 lambda: _Slots(reducer, self._group, self._device, self._dtype, numel),
             )
-            right = self._right(plan.name, slots)
-        except OursError:
+            right = self._right(name, slots)
+        except BaseException:
             reducer.close()
             raise
         if not right:
             reducer.close()
             slots = None
-        self._ready[plan.name] = slots
+        self._ready[name] = slots
 
-    def _chains(self, plans: Sequence[Plan], apart: bool) -> dict[str, tuple[Chain, Chain]]:
+    def _chains(self, names: Iterable[str], apart: bool) -> dict[str, tuple[Chain, Chain]]:
         """Graphs of many and of few operations, of each plan that is right."""
         made = {}
-        for plan in plans:
-            slots = self._ready[plan.name]
+        for name in names:
+            slots = self._ready[name]
             if slots is not None:
                 op = _Apart(slots, self._barrier, self._group.rank) if apart else slots
-                made[plan.name] = (
+                made[name] = (
                     Chain(op, MANY, self._barrier, graph=True),
                     Chain(op, FEW, self._barrier, graph=True),
                 )
@@ -253,7 +305,7 @@ class _Bench:
         return mine
 
     def captured(
-        self, plans: Sequence[Plan], replays: int, captures: int
+        self, plans: Mapping[str, Plan], replays: int, captures: int
     ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         """`both`, over several captures of each plan."""
         together: dict[str, list[float]] = {}
@@ -265,19 +317,19 @@ class _Bench:
         return together, apart
 
     def both(
-        self, plans: Sequence[Plan], replays: int
+        self, plans: Mapping[str, Plan], replays: int
     ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         """`time` with ranks that arrive together, and apart."""
         return self.time(plans, replays, apart=False), self.time(plans, replays, apart=True)
 
-    def time(self, plans: Sequence[Plan], replays: int, *, apart: bool) -> dict[str, list[float]]:
+    def time(self, plans: Mapping[str, Plan], replays: int, *, apart: bool) -> dict[str, list[float]]:
         """Per plan that is right, the maximum over ranks of each replay, in us an operation; interleaved.
 
         `apart`: ranks arrive apart, and the time includes what the operation waited for the last.
         """
-        for plan in plans:
-            if plan.name not in self._ready:
-                self._prepare(plan)
+        for name, plan in plans.items():
+            if name not in self._ready:
+                self._prepare(name, plan)
         chains = jointly(self._group, "graphs of plans", lambda: self._chains(plans, apart))
         mine = jointly(self._group, "times of plans", lambda: self._replayed(chains, replays))
         for pair in chains.values():
@@ -287,13 +339,19 @@ class _Bench:
         slowest = {name: [chain_us([rank[name][i] for rank in everyone]) for i in (0, 1)] for name in mine}
         return {name: list(slopes_us(many, few, MANY, FEW)) for name, (many, few) in slowest.items()}
 
-    def verified(self, plan: Plan) -> bool:
+    def verified(self, name: str) -> bool:
         """Whether a plan, after all that timing, still gives right results on every rank."""
-        return self._right(plan.name, self._ready[plan.name])
+        return self._right(name, self._ready[name])
 
     def _right(self, name: str, slots: _Slots | None) -> bool:
         mine = jointly(self._group, f"a sum by {name}", lambda: slots is not None and slots.right())
         return all(whole_of(self._group).all_gather(mine))
+
+    def taken(self, name: str) -> Reducer:
+        """What was set up under a name and verified; `close` then leaves it alone."""
+        slots = self._ready.pop(name)
+        assert slots is not None
+        return slots.reducer
 
     def close(self) -> None:
         for slots in self._ready.values():

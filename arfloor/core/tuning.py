@@ -34,6 +34,9 @@ AHEAD_NBYTES = 512 << 10
 AHEAD = ((3, 4), (4, 8), (8, 8))
 """Tiles a warp and warps a block of plans that send one tile ahead."""
 
+LUCKY_NBYTES, SETUPS = 64 << 10, 6
+"""Over the host, up to this size, so many set-ups of a plan are timed to keep the fastest."""
+
 SMALL_TILES = 40
 FAMILIES = ("line16", "line64", "line128", "line512", "ll", "flag", "pull", "line128-two", "line512-two")
 MANY_RANK_FAMILIES = ("line128-staged", "line512-two-staged", "islands")
@@ -123,6 +126,11 @@ def rule_of_thumb(facts: Facts, nbytes: int) -> Plan:
     long = Plan(protocol="line", line=512, lookahead=1)
     rounds = 8 if nbytes >= 1 << 20 else 3
     return replace(fitted(long, facts, nbytes, 8 if rounds == 8 else 4, rounds), lookahead=1)
+
+
+def setups(path: Path, nbytes: int) -> int:
+    """How many times to set a plan up: small messages over the host differ by where their slab lies."""
+    return SETUPS if path == "host" and nbytes <= LUCKY_NBYTES else 1
 
 
 def candidates(facts: Facts, nbytes: int, known: Plan | None = None) -> tuple[Plan, ...]:

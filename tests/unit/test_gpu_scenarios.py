@@ -16,12 +16,14 @@ import pytest
 pytest.importorskip("cuda.bindings", reason="needs cuda-core: pip install 'arfloor[cuda]'")
 pytest.importorskip("torch")
 
-from arfloor.backends import tune
+from arfloor.backends import kept, tune
 from arfloor.backends.host import Host
 from arfloor.backends.ours import Endpoint, OursError
 from arfloor.backends.peer import Peer
+from arfloor.backends.prepared_reduce import PreparedReduce
 from arfloor.core.cases import Case
 from arfloor.core.plans import flaw, parse
+from arfloor.core.tuning import SETUPS
 from arfloor.runtime import barrier, slabs, timing_gpu, verify
 from tests.unit.cuda_on_cpu import Cuda, forget_streams
 
@@ -162,6 +164,88 @@ def test_groups_reduce_side_by_side(ranks: Ranks, path: Any, variant: str) -> No
     assert first != third
 
 
+KNOWN = "line128t64-one-1x64-lag250"
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Case:
+    """A small case over the host whose plan an earlier launch tuned."""
+    monkeypatch.setenv(kept.PLANS_DIR, str(tmp_path))
+    kept.add("host/2/bfloat16/1024", KNOWN)
+    devices = ("cuda:0", "cuda:1")
+    return Case(
+        backend="host",
+        variant="auto",
+        path="host",
+        devices=devices,
+        numel=512,
+        dtype="bfloat16",
+        mode="graph",
+        inplace=False,
+    )
+
+
+def fails_at(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, number: int
+) -> dict[int, int]:
+    """Makes a step's `number`-th call fail on rank 1, from 1; 0: none. Calls by rank, as they come."""
+    real, calls = getattr(owner, step), {0: 0, 1: 0}
+
+    def counted(self: Any, *arguments: Any, **more: Any) -> Any:
+        rank = ranks.cuda.here.group.rank
+        calls[rank] += 1
+        if (rank, calls[rank]) == (1, number):
+            raise MemoryError("no room")
+        return real(self, *arguments, **more)
+
+    monkeypatch.setattr(owner, step, counted)
+    return calls
+
+
+def test_a_plan_that_is_known_is_set_up_several_times_and_named_as_ever(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, known: Case
+) -> None:
+    ends = fails_at(ranks, monkeypatch, Endpoint, "__init__", 0)
+
+    def reduced(group: Any) -> tuple[Any, ...]:
+        op: Any = Host().prepare(known, group, 4)
+        check = verify.check_rank(op, known, group.rank, between=group.barrier)
+        found = op.ran().algorithm, op.reducer.end.spin_s, check.wrong
+        op.close()
+        return found
+
+    assert ranks.cuda.run(2, reduced) == [(KNOWN, 3.0, 0)] * 2
+    assert ends == {0: SETUPS, 1: SETUPS}
+    assert ranks.cuda.allocated == 0
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "number"),
+    [
+        (Endpoint, "__init__", 3),
+        (Endpoint, "bind", 2 * tune.SLOTS + 1),
+        (Endpoint, "error", SETUPS),
+        (tune._Bench, "_chains", 2),
+        (tune._Bench, "_replayed", 1),
+        (Endpoint, "error", SETUPS + 1),
+        (PreparedReduce, "_allocate", 1),
+        (PreparedReduce, "_bind", 1),
+    ],
+)
+def test_a_failure_on_one_rank_while_a_plan_is_set_up_several_times_leaves_nothing(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, known: Case, owner: type, step: str, number: int
+) -> None:
+    calls = fails_at(ranks, monkeypatch, owner, step, number)
+
+    def made(group: Any) -> None:
+        with pytest.raises(OursError, match="could not be set up: rank 1: MemoryError: no room"):
+            Host().prepare(known, group, 4)
+
+    ranks.cuda.run(2, made)
+    assert calls[1] == number
+    assert ranks.cuda.allocated == 0
+
+
 def test_one_ranks_mistake_is_said_on_all(ranks: Ranks) -> None:
     answers = ranks.ask(2, "joint_errors", "host")
     assert ["rank 1: JitError" in answer["said"] for answer in answers] == [True, True]
@@ -214,4 +298,35 @@ def test_a_set_up_that_fails_late_on_one_rank_is_refused_to_all_and_leaves_nothi
             Peer().prepare(case, group, 4)
 
     ranks.cuda.run(3, made)
+    assert ranks.cuda.allocated == 0
+
+
+def test_programs_too_get_small_plans_set_up_several_times(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from arfloor import allreduce
+
+    ends = fails_at(ranks, monkeypatch, Endpoint, "__init__", 0)
+    monkeypatch.setattr(allreduce, "ProcessGroupExchange", lambda control: ranks.cuda.here.group)
+    for name in ("get_process_group_ranks", "new_group"):
+        monkeypatch.setattr(allreduce.dist, name, lambda *_, **__: [0, 1])
+    monkeypatch.setattr(allreduce.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(allreduce.torch.cuda, "current_device", lambda: ranks.cuda.here.group.rank)
+
+    def made(_: Any) -> tuple[Any, ...]:
+        reduce = allreduce.AllReduce([0, 1], path="host", strict=True, max_nbytes=128 << 10)
+        held = [
+            (plan, reducer.end.max_nbytes, reducer.end.spin_s)
+            for (_, plan), reducer in reduce._reducers.items()
+        ]
+        tables, why_not = reduce.tables, reduce.why_not
+        reduce.close()
+        return [name for _, name in tables[allreduce.torch.bfloat16].plans], held, why_not
+
+    (plans, held, why_not), other = ranks.cuda.run(2, made)
+    assert (plans, held, why_not) == other
+    assert why_not == ""
+    assert held == [(name, 128 << 10, 300.0) for name in plans]
+    assert len(plans) == 4
+    assert ends == {0: 3 * SETUPS + 1, 1: 3 * SETUPS + 1}
     assert ranks.cuda.allocated == 0

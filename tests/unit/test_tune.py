@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ pytest.importorskip("torch")
 
 from arfloor.backends import own_backend, tune
 from arfloor.backends.ours import OursError
+from arfloor.core.cases import Path
 from arfloor.core.plans import Plan
-from arfloor.core.tuning import Facts, candidates
+from arfloor.core.tuning import SETUPS, Facts, candidates, setups
 from arfloor.runtime.barrier import BarrierTimeout
 
 FACTS = Facts(path="host", world=2, multiprocessors=132)
@@ -25,6 +27,8 @@ class World:
 
     def __init__(self) -> None:
         self.open = 0
+        self.counts: dict[int, int] = {}  # set-ups so far, by rank
+        self.luck_us: dict[int, float] = {}  # what the n-th set-up takes more
         self.wrong_on_rank_1: set[str] = set()
         self.wrong_at_the_end: set[str] = set()
 
@@ -45,10 +49,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     lock = threading.Lock()
 
     class Reducer:
-        def __init__(self, *, plan: Plan, group: ThreadGroup, **_: Any) -> None:
+        def __init__(self, *, plan: Plan, group: ThreadGroup, spin_s: float, **_: Any) -> None:
             self.plan, self.rank = plan, getattr(group, "whole", group).rank
+            self.end = SimpleNamespace(spin_s=spin_s)
             with lock:
                 made.open += 1
+                self.number = made.counts[self.rank] = made.counts.get(self.rank, -1) + 1
 
         def close(self) -> None:
             with lock:
@@ -72,7 +78,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             apart = isinstance(op, tune._Apart)
             slots = op._slots if apart else op
             reducer = slots.reducer
-            self._us = 30.0 + count * made.us(reducer.plan, apart, reducer.rank)
+            luck_us = made.luck_us.get(reducer.number, 0.0)
+            self._us = 30.0 + count * (made.us(reducer.plan, apart, reducer.rank) + luck_us)
 
         def replay_us(self) -> float:
             return self._us
@@ -84,6 +91,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(tune, "_Slots", Slots)
     monkeypatch.setattr(tune, "Chain", Chain)
     monkeypatch.setattr(tune, "facts_of", lambda *_, **__: FACTS)
+    monkeypatch.setattr(tune, "DeviceBarrier", lambda *_, **__: Barrier())
     return made
 
 
@@ -91,12 +99,20 @@ class Barrier:
     def check(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 def both_ranks(**more: Any) -> list[Any]:
     return together(
         2,
         lambda group: tune.choose(
-            group, path="host", device=group.rank, dtype="bfloat16", nbytes=NBYTES, barrier=Barrier(), **more
+            group,
+            path="host",
+            device=group.rank,
+            dtype="bfloat16",
+            barrier=Barrier(),
+            **({"nbytes": NBYTES} | more),
         ),
     )
 
@@ -138,6 +154,59 @@ def test_a_brief_search_times_less_and_finds_a_plan_as_fast_from_a_known_one(wor
     assert len(timed) - of_full < of_full / 2
     assert min(first.times_us.values())[0] == pytest.approx(min(full.times_us.values())[0])
     assert world.open == 0
+
+
+def settled(path: Path = "host", nbytes: int = 8192) -> list[Any]:
+    return together(
+        2,
+        lambda group: tune.settle(
+            group,
+            plan=Plan(protocol="line", line=128),
+            path=path,
+            device=group.rank,
+            dtype="bfloat16",
+            nbytes=nbytes,
+            spin_s=300.0,
+        ),
+    )
+
+
+def test_of_several_set_ups_of_a_plan_all_ranks_keep_the_fastest(world: World) -> None:
+    world.luck_us = {number: 0.5 - 0.1 * (number == 2) for number in range(SETUPS)}
+    kept = settled()
+    assert [reducer.number for reducer in kept] == [2, 2]
+    assert [reducer.end.spin_s for reducer in kept] == [300.0, 300.0]
+    assert world.counts == {0: SETUPS - 1, 1: SETUPS - 1}
+    assert world.open == 2  # one a rank
+
+
+@pytest.mark.parametrize("when", ["wrong_on_rank_1", "wrong_at_the_end"])
+def test_set_ups_that_are_all_wrong_are_closed_and_every_rank_says_so(world: World, when: str) -> None:
+    setattr(world, when, {Plan(protocol="line", line=128).name})
+    for answer in settled():
+        assert isinstance(answer, OursError)
+        assert "did not reduce 8192 bytes of bfloat16 over host correctly on all ranks" in str(answer)
+    assert world.open == 0
+
+
+def test_set_ups_are_timed_for_less_than_a_brief_search_takes(world: World) -> None:
+    timed: list[str] = []
+    replay = tune.Chain.replay_us
+    tune.Chain.replay_us = lambda chain: timed.append("") or replay(chain)  # type: ignore[method-assign]
+    settled()
+    of_luck = len(timed)
+    assert 0 < of_luck < 2 * SETUPS * 4 * (tune.QUICK + 2)
+    both_ranks(nbytes=8192, brief=True)
+    assert of_luck < len(timed) - of_luck
+
+
+@pytest.mark.parametrize(("path", "nbytes"), [("peer", 8192), ("host", (64 << 10) + 2)])
+def test_only_small_messages_over_the_host_are_set_up_several_times(
+    world: World, path: Path, nbytes: int
+) -> None:
+    assert setups("host", 64 << 10) == SETUPS > 1
+    assert [reducer.end.spin_s for reducer in settled(path, nbytes)] == [300.0, 300.0]
+    assert world.counts == {0: 0, 1: 0}
 
 
 def test_a_size_within_half_as_much_again_of_a_searched_one_is_searched_briefly(
