@@ -156,8 +156,8 @@ def stopping_coverage(worlds: int, *, round_: float = 0.02, seed: int = 0) -> tu
 
 
 def _stop(rounds: np.ndarray) -> int:
-    least = range(5, len(rounds))
-    return next((k for k in least if stop_reason(rounds[:k].tolist(), spent_s=0, budget_s=1)), len(rounds))
+    looks = range(5, len(rounds))
+    return next((k for k in looks if stop_reason(rounds[:k].tolist(), spent_s=0, budget_s=1)), len(rounds))
 
 
 def _launches(us: np.ndarray) -> Launches:

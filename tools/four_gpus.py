@@ -115,7 +115,7 @@ SCRIPTS = (
     ("contention", ("host",), 25),
     ("staging_saves", ("peer",), 50),
     ("slab_luck", ("host",), 25),
-    ("graph_turns", ("peer", "host"), 15),
+    ("capture_levels", ("peer", "host"), 30),
     ("quantised_wire", ("peer",), 30),
     ("torn_lines", ("peer",), 25),
 )

@@ -1,8 +1,8 @@
 """Samples of one case (or of a pair of cases) boiled down to one number a launch, with its noise.
 
 Latencies are handled as logarithms: noise is relative, and a ratio becomes a difference. What a launch
-says is the median over its rounds of the median over a round's replays, so neither a disturbed replay nor
-a disturbed round moves it.
+says is the trimmed mean over its rounds of the median over a round's replays, so neither a disturbed replay
+nor a disturbed round moves it. A mean, since rounds may fall on a few levels (docs/statistics.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy.special import stdtridf, stdtrit
 from arfloor.core.cases import Estimate, Samples
 
 Floats = NDArray[np.float64]
-EXCESS = 1.2  # see bootstrap_variance
+EXCESS = 1.2  # see over_replays
 LEAST_US = 1e-6  # noise can carry a slope to 0 or below, which has no logarithm
 Z = 1.959964  # 97.5 % quantile of the normal
 RESAMPLES = 200  # enough for a standard deviation (5 %); quantiles come from Student's t
@@ -128,8 +128,11 @@ def of_rounds(rounds: Mapping[tuple[int, int], Sequence[float]]) -> Launches | N
         replays[launch] = us
         n += len(us)
     # a launch of one round has only its replays to tell how noisy it is
-    units = {k: v if len(v) > 1 else list(replays[k]) for k, v in by_launch.items()}
-    return _of_units({k: np.log(np.maximum(v, LEAST_US)) for k, v in units.items()}, n)
+    said = {
+        k: over_rounds(_logs(v)) if len(v) > 1 else over_replays(_logs(replays[k]))
+        for k, v in by_launch.items()
+    }
+    return _of_said(said, n)
 
 
 def of_pairs(
@@ -146,7 +149,7 @@ def of_pairs(
         return of_launches(
             of_rounds({k: a[k] for k in b if k in a}), of_rounds({k: b[k] for k in a if k in b})
         )
-    return _of_units({k: np.asarray(v) for k, v in by_launch.items()}, n)
+    return _of_said({k: over_rounds(np.asarray(v)) for k, v in by_launch.items()}, n)
 
 
 def of_launches(a: Launches | None, b: Launches | None) -> Launches | None:
@@ -165,17 +168,45 @@ def of_launches(a: Launches | None, b: Launches | None) -> Launches | None:
     )
 
 
-def _of_units(units: Mapping[int, Floats], n: int) -> Launches | None:
-    if not units:
+def _logs(us: Sequence[float]) -> Floats:
+    return np.log(np.maximum(us, LEAST_US))
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A value in log(us), the variance of its error, and the degrees of freedom behind that variance."""
+
+    log: float
+    noise: float
+    free: float
+
+
+def _of_said(said: Mapping[int, Said], n: int) -> Launches | None:
+    if not said:
         return None
-    ids = tuple(sorted(units))
+    ids = tuple(sorted(said))
     return Launches(
         ids=ids,
-        log=np.array([median(units[k].tolist()) for k in ids]),
-        noise=np.array([bootstrap_variance(units[k]) for k in ids]),
-        free=freedom(min(len(units[k]) for k in ids)),
+        log=np.array([said[k].log for k in ids]),
+        noise=np.array([said[k].noise for k in ids]),
+        free=min(said[k].free for k in ids),
         n=n,
     )
+
+
+def over_rounds(values: Floats) -> Said:
+    """The mean without the greatest and the least tenth, at least one value each of four and more.
+
+    Its variance by the Winsorized values (Tukey and McLaughlin 1963): degrees of freedom of those left.
+    """
+    n = len(values)
+    cut = max(1, n // 10) if n >= 4 else 0
+    ordered = np.sort(values)
+    kept = ordered[cut : n - cut]
+    if n < 2:
+        return Said(float(kept[0]), 0.0, 0.0)
+    pulled = np.clip(ordered, kept[0], kept[-1])
+    return Said(float(np.mean(kept)), float(np.var(pulled, ddof=1)) * n / len(kept) ** 2, len(kept) - 1.0)
 
 
 @lru_cache(maxsize=64)
@@ -183,22 +214,23 @@ def _draws(n: int) -> NDArray[np.intp]:
     return np.random.default_rng(n).integers(0, n, (RESAMPLES, n))
 
 
-def bootstrap_variance(values: Floats) -> float:
-    """Variance of the median of `values`, by resampling them; 0 for a single value.
+def over_replays(values: Floats) -> Said:
+    """The median, and its variance by resampling.
 
     For 3 to 60 normal values the resampled variance is 1.1 to 1.4 times the true one, hence EXCESS; for
     two values it is half of it.
     """
     n = len(values)
     if n < 2:
-        return 0.0
+        return Said(float(values[0]), 0.0, 0.0)
     drawn = np.sort(values[_draws(n)], axis=1)
     medians = (drawn[:, (n - 1) // 2] + drawn[:, n // 2]) / 2
-    return float(np.var(medians)) * (2.0 if n == 2 else 1 / EXCESS)
+    noise = float(np.var(medians)) * (2.0 if n == 2 else 1 / EXCESS)
+    return Said(median(values.tolist()), noise, freedom(n))
 
 
 def freedom(n: int) -> float:
-    """Degrees of freedom of `bootstrap_variance` of n values.
+    """Degrees of freedom of the resampled variance of a median of n values.
 
     The relative error of the bootstrap variance of a median falls only as n^(-1/4) (Hall and Martin
     1988), so its degrees of freedom grow as sqrt(n); 1 + sqrt(n) was measured for 5 to 60 normal values.

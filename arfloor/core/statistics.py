@@ -15,13 +15,12 @@ from arfloor.core.launches import (
     Floats,
     Launches,
     Spread,
-    bootstrap_variance,
     estimate,
-    freedom,
     interval,
     max_over_ranks,
     median,
     of_pairs,
+    over_rounds,
     slowest_rank,
     summarise,
 )
@@ -50,16 +49,18 @@ __all__ = [
 
 TARGET = 0.01  # relative half-width of the interval at which a case has been measured enough
 LEAST_ROUNDS = 5
+NARROW_ROUNDS = 10  # of fewer, an interval is too often narrow by luck
 
 
 def latency(samples: Iterable[Samples], *, spread: Spread | None = None) -> Estimate | None:
-    """Latency of one case in us: max over ranks, then the median over replays and over rounds, then the
-    geometric mean over launches; None without a usable round.
+    """Latency of one case in us: max over ranks, then the median over replays, the trimmed geometric mean
+    over rounds, the geometric mean over launches; None without a usable round.
 
-    The 95 % interval: over rounds (replays where a launch has one round) by the bootstrap; over launches
-    by Student's t on what each launch says, since resampling two launches knows only three outcomes and
-    covers far too rarely. `spread` (`launch_spread` of the run's cases) lets the launches of other cases
-    help to say how much launches differ. A single launch cannot say it: its interval is within-launch.
+    The 95 % interval: over rounds by the Winsorized variance (over replays by the bootstrap where a launch
+    has one round); over launches by Student's t on what each launch says, since resampling two launches
+    knows only three outcomes and covers far too rarely. `spread` (`launch_spread` of the run's cases) lets
+    the launches of other cases help to say how much launches differ. A single launch cannot say it: its
+    interval is within-launch.
     """
     launches = summarise(samples)
     return None if launches is None else estimate(launches, spread)
@@ -93,7 +94,7 @@ def stop_reason(
     spent_s: float,
     budget_s: float,
     target: float = TARGET,
-    least: int = LEAST_ROUNDS,
+    least: int = NARROW_ROUNDS,
 ) -> Literal["interval", "budget"] | None:
     """Whether a case has been measured enough in this launch, and why; None to go on.
 
@@ -104,7 +105,8 @@ def stop_reason(
     """
     logs = np.log(np.maximum([median(r) for r in rounds if len(r)], 1e-6))
     if len(logs) >= least:
-        lo, hi = interval(0.0, bootstrap_variance(logs), freedom(len(logs)))
+        said = over_rounds(logs)
+        lo, hi = interval(0.0, said.noise, said.free)
         if hi - 1 <= target and 1 - lo <= target:
             return "interval"
     return "budget" if spent_s >= budget_s else None

@@ -57,7 +57,6 @@ class Live:
     chains: list[tuple[float, ...]] = field(default_factory=list)  # its readings, where not the samples
     slowest: list[tuple[float, ...]] = field(default_factory=list)  # max over ranks
     spent_s: float = 0.0
-    setup_s: float = 0.0  # the part of it that went into setting rounds up
     replays: int = 1
     stop: str | None = None
     # what the link counters saw: a mark when it is not what the case claims, and a sentence
@@ -130,22 +129,19 @@ def _warm_up(bench: Bench, row: BlockPlan, live: Live) -> None:
     """Warm up, then time a few replays that do not count, to learn how many fill a round."""
     timer = timer_class(bench.device.partition(":")[0], live.case.mode)
 
-    def act() -> tuple[float, float]:
+    def act() -> float:
         assert timer is not None  # `_prepare` failed the case otherwise
         live.timer = timer(live.op, live.case, bench)
         live.timer.warm_up()
-        begin, setup_s = time.perf_counter(), live.timer.setup_s
+        begin = time.perf_counter()
         live.timer.measure(timer.pilot)
-        besides_s = live.timer.setup_s - setup_s  # no replay of the pilot's
-        return (time.perf_counter() - begin - besides_s) / timer.pilot, setup_s
+        return (time.perf_counter() - begin) / timer.pilot
 
     mine = _step(bench, row, live, "warm-up", act)
     if mine is not None:
         assert live.timer is not None
-        replay_s, setup_s = (max(rank) for rank in zip(*bench.group.all_gather(mine), strict=True))
-        live.replays = stopping.replays_a_round(
-            replay_s, bench.timed_s, rounds=live.timer.rounds, setup_s=setup_s
-        )
+        replay_s = max(bench.group.all_gather(mine))
+        live.replays = stopping.replays_a_round(replay_s, bench.timed_s, rounds=live.timer.rounds)
 
 
 def _rounds(bench: Bench, row: BlockPlan, lives: list[Live]) -> None:
@@ -166,10 +162,9 @@ def _rounds(bench: Bench, row: BlockPlan, lives: list[Live]) -> None:
 def _round(bench: Bench, row: BlockPlan, live: Live) -> None:
     timer = live.timer
     assert timer is not None
-    begin, before = time.perf_counter(), timer.setup_s
+    begin = time.perf_counter()
     values = _step(bench, row, live, "time", lambda: timer.measure(live.replays))
     live.spent_s += time.perf_counter() - begin
-    live.setup_s += timer.setup_s - before
     if values is not None:
         live.readings = tuple(float(v) for v in values)
 
@@ -192,7 +187,6 @@ def _exchange(bench: Bench, active: list[Live]) -> None:
                 budget_s=bench.timed_s,
                 interval=bench.interval,
                 rounds=live.timer.rounds if live.timer is not None else stopping.ROUNDS,
-                setup_s=live.setup_s,
             )
             for live in going
         ]

@@ -25,15 +25,13 @@ class Timer(Protocol):
     """Times one prepared op. Every method is collective: all ranks call it alike.
 
     Of its class: `slots`, how many slots the op is prepared with; `rounds`, in how many rounds a case's
-    budget is best spent; `pilot`, the replays that say how long one takes. `setup_s`: seconds spent so far
-    on what a round needs however many replays it has. Reasons why a case cannot be timed are raised as
-    exceptions; `marks` are words for `Result.marks`, known after `measure`.
+    budget is best spent; `pilot`, the replays that say how long one takes. Reasons why a case cannot be
+    timed are raised as exceptions; `marks` are words for `Result.marks`, known after `measure`.
     """
 
     slots: int
     rounds: int
     pilot: int
-    setup_s: float
 
     def __init__(self, op: Any, case: Case, bench: TimingBench) -> None: ...
     def warm_up(self) -> float:
@@ -151,7 +149,6 @@ class CpuEager:
     slots = 4
     rounds = 8
     pilot = 4
-    setup_s = 0.0
 
     def __init__(self, op: Any, case: Case, bench: TimingBench) -> None:
         self._op, self._case, self._bench = op, case, bench

@@ -45,7 +45,6 @@ def barrier_for(bench: Any, path: str) -> DeviceBarrier:
     return _BARRIERS[key]
 
 
-SECOND_EVERY = 3
 # seconds between two looks at the GPU's clocks
 _LOOK_S = 0.25
 
@@ -53,31 +52,29 @@ _LOOK_S = 0.25
 class _Gpu:
     """What the three modes share; see `arfloor.runtime.timing.Timer`. `before` runs before every replay.
 
-    The first chain is built anew for every round: what one capture happens to get (places of kernels and of
-    their arguments) is sampled like any other noise, not taken for the case's own. The second chain, short
-    or empty, carries little of that noise, and is built anew every SECOND_EVERY rounds. `rebuild` turns both
-    off, for comparisons on one captured graph.
+    With `anew`, each replay of the first chain is the second of a graph of its own: NCCL's captures fall on
+    levels 1 us an operation apart, by the places that graphs get (docs/measurements.md), and a graph that is
+    replayed once more falls on the same. So what one capture happens to get is sampled like any other noise,
+    not taken for the case's own. The second chain, short or empty, carries little of it, and is built anew
+    every round. `rebuild` turns both off, for comparisons on one captured graph.
 
-    A round replays one chain several times in a row, then the other, each once before anything counts: a
-    decode step follows itself, and where two graphs took turns, NCCL's were late at random by 1.8 us an
-    operation, which a graph that follows itself never was (docs/measurements.md). `take_turns` lets them, to
-    see what it does.
+    The first replay of a chain does not count: it uploads the graph, and the host has just done something
+    else.
     """
 
     slots = 4
     rounds = 8
     pilot = 2
+    anew = True
 
     def __init__(self, op: Op, case: Any, bench: Any) -> None:
         self._op = op
         self._barrier = barrier_for(bench, case.path)
         self._ordinal = int(bench.device.partition(":")[2])
-        self._chains: tuple[Chain, Chain] | None = None
-        self._fresh, self._renewed = False, 0
+        self._chains: list[Chain | None] = [None, None]
         self._readings: list[health.Reading] = []
         self._looked = 0.0
-        self.setup_s = 0.0
-        self.rebuild, self.take_turns = True, False
+        self.rebuild = True
         self.before: Callable[[], None] | None = None
 
     @property
@@ -102,41 +99,29 @@ class _Gpu:
             self._op.run(slot)
         torch.cuda.synchronize()
         estimate = self.measure(1)[0]
-        self._readings, self._looked, self._fresh = [], 0.0, True
+        self._readings, self._looked = [], 0.0
         return estimate
 
     def measure(self, replays: int) -> tuple[float, ...]:
         """This rank's readings in us: `replays` of the first chain, then as many of the second.
 
         Nothing is exchanged. Raises BarrierTimeout when a rank did not come."""
-        if self._chains is None or (self.rebuild and not self._fresh):
-            began = time.perf_counter()
-            self._renew()
-            self.setup_s += time.perf_counter() - began
-        self._fresh = False
-        assert self._chains is not None
-        found: list[list[float]] = [[], []]
-        for turn in range(replays if self.take_turns else 1):
-            for chain, into in zip(self._chains, found, strict=True):
-                if turn == 0:  # it uploads the graph, and the host has just done something else
-                    began = time.perf_counter()
-                    self._replay(chain)
-                    self.setup_s += time.perf_counter() - began
-                into.extend(self._replay(chain) for _ in range(1 if self.take_turns else replays))
+        each = 1 if self.anew and self.rebuild else replays
+        first = [us for _ in range(replays // each) for us in self._in_a_row(0, self._first, each)]
+        second = self._in_a_row(1, self._second, replays)
         self._barrier.check()
         self._look()
-        return (*found[0], *found[1])
+        return (*first, *second)
 
-    def _renew(self) -> None:
-        old = self._chains
-        keep = old is not None and self._renewed % SECOND_EVERY != 0
-        for chain in old or ():
-            if not (keep and chain is old[1]):
+    def _in_a_row(self, which: int, make: Callable[[], Chain], replays: int) -> list[float]:
+        """`replays` of a chain behind one that does not count; the chain is new, with `rebuild`."""
+        chain = self._chains[which]
+        if chain is None or self.rebuild:
+            if chain is not None:
                 chain.close()
-        self._chains = None  # a capture that raises leaves none
-        first = self._first()
-        self._chains = first, old[1] if keep else self._second()
-        self._renewed += 1
+            self._chains[which] = None  # a capture that raises leaves none
+            chain = self._chains[which] = make()
+        return [self._replay(chain) for _ in range(replays + 1)][1:]
 
     def samples(self, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
         """See `arfloor.runtime.timing.Timer`."""
@@ -160,9 +145,10 @@ class _Gpu:
 
     def repeat(self, replays: int) -> None:
         """Run the longer chain `replays` times on every rank, untimed."""
-        assert self._chains is not None, "warm_up comes first"
+        chain = self._chains[0]
+        assert chain is not None, "warm_up comes first"
         for _ in range(replays):
-            self._chains[0].replay_us()
+            chain.replay_us()
         self._barrier.check()
 
     def _look(self) -> None:
@@ -173,9 +159,10 @@ class _Gpu:
 
     def close(self) -> None:
         """Drop graphs and events; the barrier stays for the next case."""
-        for chain in self._chains or ():
-            chain.close()
-        self._chains = None
+        for chain in self._chains:
+            if chain is not None:
+                chain.close()
+        self._chains = [None, None]
 
 
 class Graph(_Gpu):
@@ -210,6 +197,7 @@ class Eager(Graph):
     """
 
     rounds = 5
+    anew = False
 
     def _first(self) -> Chain:
         return Chain(self._op, MANY, self._barrier, graph=False)

@@ -101,30 +101,29 @@ def test_chains_are_as_long_as_on_the_slowest_rank():
     assert chain_us([[1.0, 5.0, 3.0], [2.0, 4.0, 3.0]]) == (2.0, 5.0, 3.0)
 
 
-def test_every_round_has_graphs_of_its_own_and_the_pilot_those_of_the_warm_up(tmp_path, monkeypatch):
+def test_every_replay_of_the_long_chain_has_a_graph_of_its_own_and_every_round_a_short_one(
+    tmp_path, monkeypatch
+):
     gpus = Gpus(monkeypatch)
     rounds = 6
     stop_after(monkeypatch, rounds)
     found = measured(tmp_path, "graph")
     assert len(found[0][1]) == rounds
-    mine = [count for rank, count in gpus.captures if rank == 0]
-    assert mine.count(timing_gpu.MANY) == 1 + rounds
-    # the short chain's share of a capture's noise is small: every third round builds it anew
-    assert mine[:6] == [40, 8, 40, 40, 40, 8]
-    # the first replay of each round does not count
     counted = sum(len(s.us) for s in found[0][1])
-    uncounted = 2 + 1 + timing_gpu.Graph.pilot + rounds  # two of the warm-up, the pilot's; one a round
-    assert gpus.replays.count((0, timing_gpu.MANY)) == counted + uncounted
+    mine = [count for rank, count in gpus.captures if rank == 0]
+    assert mine.count(timing_gpu.MANY) == 1 + timing_gpu.Graph.pilot + counted  # the warm-up's, the pilot's
+    assert mine.count(timing_gpu.FEW) == 2 + rounds
+    assert mine[:5] == [40, 8, 40, 40, 8]
+    # the first replay of each graph does not count
+    assert gpus.replays.count((0, timing_gpu.MANY)) == 2 * mine.count(timing_gpu.MANY)
+    assert gpus.replays.count((0, timing_gpu.FEW)) == 2 + (1 + timing_gpu.Graph.pilot) + (rounds + counted)
 
 
-@pytest.mark.parametrize("turns", [False, True])
-def test_a_graph_follows_itself_unless_told_to_take_turns(tmp_path, monkeypatch, turns):
+def test_a_graph_follows_itself_and_a_wait_before_each_replay_is_let(tmp_path, monkeypatch):
     gpus = Gpus(monkeypatch)
 
     def action(group):
         timer = warm_timer(tmp_path, group)
-        if turns:
-            timer.take_turns = True
         group.barrier()
         if group.rank == 0:
             gpus.replays.clear()
@@ -136,33 +135,35 @@ def test_a_graph_follows_itself_unless_told_to_take_turns(tmp_path, monkeypatch,
     readings = on_all_ranks(WORLD, action)[0]
     assert readings == pytest.approx(3 * [20 + 40 * EACH_US] + 3 * [20 + 8 * EACH_US])
     seen = [count for rank, count in gpus.replays if rank == 0]
-    assert seen == ([40, 40, 8, 8, 40, 8, 40, 8] if turns else [40] * 4 + [8] * 4)
+    assert seen == 3 * [40, 40] + 4 * [8]
     assert len(before) == len(seen)
 
 
-def test_replays_that_do_not_count_are_no_part_of_what_a_replay_costs(tmp_path, monkeypatch):
+def test_what_a_replay_costs_is_all_that_its_round_took(tmp_path, monkeypatch):
     gpus = Gpus(monkeypatch)
     clock = SimpleNamespace(perf_counter=lambda: gpus.clock.now_s, monotonic=time.monotonic)
     for module in (measure, timing_gpu):
         monkeypatch.setattr(module, "time", clock)
     warm, rounds = [], []
 
-    def replays_a_round(replay_s, budget_s, *, rounds, setup_s):
-        warm.append((replay_s, setup_s))
+    def replays_a_round(replay_s, budget_s, *, rounds):
+        warm.append(replay_s)
         return 5
 
-    def decide(taken, *, spent_s, setup_s, **_):
-        rounds.append((spent_s, setup_s))
+    def decide(taken, *, spent_s, **_):
+        rounds.append(spent_s)
         return ("budget", 0) if len(rounds) == 2 else (None, 3)
 
     monkeypatch.setattr(stopping, "replays_a_round", replays_a_round)
     monkeypatch.setattr(stopping, "decide", decide)
     measured(tmp_path, "graph")
-    # a replay is one of either chain; two captures, and a first replay of each graph
-    assert warm == [(2 * REPLAY_S, 2 * CAPTURE_S + 2 * REPLAY_S)] * WORLD
-    # a round: a long chain of its own, a first replay of each graph, and those that count
-    setup_s = CAPTURE_S + 2 * REPLAY_S
-    assert rounds == [(setup_s + 10 * REPLAY_S, setup_s), (2 * setup_s + 16 * REPLAY_S, 2 * setup_s)]
+
+    def took_s(replays):
+        """A capture and two replays of each long chain; a capture of the short, and one replay more."""
+        return replays * (CAPTURE_S + 2 * REPLAY_S) + CAPTURE_S + (replays + 1) * REPLAY_S
+
+    assert warm == [pytest.approx(took_s(2) / 2)] * WORLD
+    assert rounds == [pytest.approx(took_s(5)), pytest.approx(took_s(5) + took_s(3))]
 
 
 def test_a_comparison_can_hold_on_to_its_graphs(tmp_path, monkeypatch):
@@ -191,20 +192,15 @@ def test_the_last_rank_decides_over_an_isolated_operation(tmp_path, monkeypatch)
     assert found[0][0].results[0].latency.value == pytest.approx(EACH_US + 3.0 * (WORLD - 1))
 
 
-def test_a_round_that_costs_a_capture_gets_a_few_replays_and_the_budget_fewer_rounds():
-    # nothing to set up: the share of the budget decides
+def test_a_budget_is_spent_in_so_many_rounds():
     assert stopping.replays_a_round(0.001, 0.08) == 10
-    # a capture of 5 ms leaves 5 ms of a share of 10
-    assert stopping.replays_a_round(0.001, 0.08, setup_s=0.005) == 5
-    # it leaves nothing: a few replays all the same where they are cheap, one where each costs more than it
-    assert stopping.replays_a_round(0.001, 0.02, setup_s=0.005) == stopping.LEAST_REPLAYS
-    assert stopping.replays_a_round(0.03, 0.02, setup_s=0.005) == 1
     assert stopping.replays_a_round(0.001, 0.08, rounds=4) == 20
+    assert stopping.replays_a_round(0.03, 0.02) == 1
 
 
-def test_what_rounds_cost_besides_is_not_taken_for_replays():
-    restless = [[10.0, 20.0, 30.0], [40.0, 10.0, 10.0]] * 4
-    plain = stopping.decide(restless, spent_s=0.064, budget_s=0.16, interval=0.01)
-    split = stopping.decide(restless, spent_s=0.064, budget_s=0.16, interval=0.01, setup_s=0.040)
-    assert plain == (None, 7)  # 2.7 ms a replay
-    assert split == (None, 15)  # 1 ms a replay and 5 ms a round
+def test_a_narrow_interval_stops_a_case_from_ten_rounds_on():
+    calm = [[10.0, 10.0, 10.01]] * 10
+    stops = [
+        stopping.decide(calm[:n], spent_s=0.01, budget_s=1.0, interval=0.01, rounds=14)[0] for n in (9, 10)
+    ]
+    assert stops == [None, "interval"]

@@ -116,22 +116,24 @@ def test_a_case_of_a_script_is_on_the_path_it_was_started_for(path: str, script)
     assert dict(made.settings) == ({"NCCL_P2P_DISABLE": "1"} if path == "host" else {})
 
 
-def test_ways_to_replay_are_described_by_slopes_heaps_and_ranks(script) -> None:
-    """Two ranks, two captures of 10 and 12 us an operation; three replays of rank 1 are 70 us late."""
-    turns = script("graph_turns")
+def test_captures_are_described_by_their_levels(script) -> None:
+    """Two ranks, three captures of 10, 11 and 11 us an operation on the slower; late, 1 us more."""
+    levels = script("capture_levels")
 
-    def times(each_us, late=()):
-        many = [20 + 40 * each_us + (70 if i in late else 0) for i in range(5)]
-        return many, [20 + 8 * each_us] * 5
+    def times(each_us):
+        return [20 + 40 * each_us] * 3, [20 + 8 * each_us] * 3
 
-    quiet = [times(10.0), times(12.0)]
-    late = [times(10.0, late=(0, 2, 4)), times(12.0)]
-    slope, sd, least, least_sd, shares, gap, apart = turns.described([quiet, late]).split()
-    joint = 10 + 70 / 32  # the late replays are the median of the slowest rank's
-    assert float(slope) == pytest.approx((joint + 12) / 2, abs=0.01)
-    assert float(sd) == pytest.approx(100 * (joint - 12) / (joint + 12), abs=0.1)
-    assert (least, least_sd) == ("11.00", "9.1")
-    assert (shares, gap, apart) == ("0.00/0.30", "70.0", "0.0")
+    slower, other = [times(us) for us in (10.0, 11.0, 11.0)], [times(9.0)] * 3
+    late = [times(us + 1) for us in (10.0, 11.0, 11.0)]
+    prompt = levels.slopes([other, slower])
+    assert prompt == [pytest.approx([us] * 3) for us in (10.0, 11.0, 11.0)]
+    found = levels.described(prompt, levels.slopes([late, other])).split()
+    mean = 32 / 3
+    assert [float(word) for word in found[:2]] == [pytest.approx(mean, abs=0.01), 11.0]
+    assert float(found[2]) == pytest.approx(100 * (2 / 9) ** 0.5 / mean, abs=0.1)
+    assert float(found[3]) == 0.0
+    assert float(found[5]) == pytest.approx(100 / mean, abs=0.1)
+    assert found[7:] == ["1", "0", "2"]
 
 
 def test_luck_of_slabs_is_told_from_that_of_captures(script) -> None:

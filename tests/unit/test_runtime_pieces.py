@@ -78,7 +78,7 @@ def test_a_tail_delivers_whole_lines_once(tmp_path):
 
 
 def test_a_steady_case_stops_at_its_interval_and_a_restless_one_at_its_budget():
-    steady = [[10.0, 10.01, 9.99]] * 8
+    steady = [[10.0, 10.01, 9.99]] * 10
     assert stopping.decide(steady, spent_s=0.01, budget_s=9, interval=0.01)[0] == "interval"
     restless = [[10.0, 20.0, 30.0], [40.0, 10.0, 10.0]] * 4
     assert stopping.decide(restless, spent_s=1.0, budget_s=9, interval=0.01) == (None, 27)

@@ -130,12 +130,19 @@ def test_graph_saves_times_three_modes(bench: Bench) -> None:
     assert lines[2].split() == ["1024", "12.0", "12.0", "12.0", "1.00"]
 
 
-def test_graph_turns_has_a_line_a_size_and_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.script("graph_turns"), "CAPTURES", 2)
-    lines = bench.run("graph_turns")
-    assert [line.split()[:3] for line in lines[2:]] == [
-        [str(size), way, "12.00"] for size in (8192, 262144) for way in ("row", "turns", "other")
+@pytest.mark.parametrize("path", ["peer", "host"])
+def test_capture_levels_has_a_line_a_size_implementation_and_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(bench.script("capture_levels"), "CAPTURES", 3)
+    lines = bench.run("capture_levels", path=path)
+    assert [line.split()[:5] for line in lines[2:]] == [
+        [str(size), name, str(apart), us, us]
+        for size in (8192, 262144)
+        for name, us in (("nccl", "12.00"), ("ours", "2.50" if size == 8192 else "3.00"))
+        for apart in (0, 50, 150)
     ]
+    assert all(line.endswith("%  3") for line in lines[2:])  # one level
 
 
 @pytest.mark.parametrize(("path", "plans"), [("peer", 1), ("host", 4)])
