@@ -33,7 +33,6 @@ from arfloor.core import fused as shapes
 from arfloor.core.cases import Path
 from arfloor.core.plans import parse
 from arfloor.core.tuning import Tuned
-from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.group import ProcessGroupExchange
 from arfloor.runtime.slabs import SlabError
 
@@ -114,7 +113,7 @@ class AllReduce:
             self.tables[dtype] = dispatch.up_to(self._table(run, strict, NAMES[dtype]), self.max_nbytes)
             for nbytes, name in self.tables[dtype].plans:
                 if (dtype, name) not in self._reducers:
-                    self._reducers[dtype, name] = tune.settle(
+                    [self._reducers[dtype, name]] = tune.settle(
                         self._exchange,
                         plan=parse(name),
                         path=self.path,
@@ -155,7 +154,7 @@ class AllReduce:
                     f"measure it with `torchrun -m arfloor.sweep --backends {self.path} --dtypes {dtype}`"
                 )
             return table
-        barrier = DeviceBarrier(self._exchange, self.path, device=self._device)
+        barrier = tune.barrier_of(self._exchange, self.path, self._device)
         try:
             return tune.tune(
                 self._exchange, path=self.path, device=self._device, dtype=dtype, sizes=sizes, barrier=barrier

@@ -116,7 +116,8 @@ def one_size(ranks: GpuRank, nbytes: int) -> None:
             f"  error {largest:.2%} of the largest, rms {rms:.3%}  {op.plan.name}"
         )
     for op in ops.values():
-        op.reducer.check()
+        for reducer in op.reducers:
+            reducer.check()
         op.close()
 
 

@@ -80,17 +80,22 @@ class OwnBackend:
         mine = subgroup(group, case)
         with torch.cuda.device(ordinal):
             plan = self._plan(case, mine, ordinal)
-            reducer = None
+            reducers: list[Any] = []
             if case.variant == "auto":  # in every launch: what a set-up has of luck is not the plan's to keep
-                reducer = tune.settle(
-                    mine, plan=plan, path=self.path, device=ordinal, dtype=case.dtype, nbytes=case.nbytes
+                reducers = tune.settle(
+                    mine,
+                    plan=plan,
+                    path=self.path,
+                    device=ordinal,
+                    dtype=case.dtype,
+                    nbytes=case.nbytes,
+                    keep=slots,
                 )
-            return PreparedReduce(case, mine, slots, plan, ordinal, reducer)
+            return PreparedReduce(case, mine, slots, plan, ordinal, reducers)
 
     def _plan(self, case: Case, group: Any, device: int) -> Plan:
         """The plan of a case that `group` reduces; equal on all ranks of the worker."""
         from arfloor.backends import tune
-        from arfloor.runtime.barrier import DeviceBarrier
 
         if case.variant == "auto":
             whole = whole_of(group)
@@ -100,7 +105,7 @@ class OwnBackend:
                 _CHOSEN[key] = parse(found)
             if key not in _CHOSEN:
                 begun = time.monotonic()
-                barrier = DeviceBarrier(group, self.path, device=device)
+                barrier = tune.barrier_of(group, self.path, device)
                 try:
                     choice = tune.choose(
                         group,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,34 +14,44 @@ from arfloor.core.plans import Plan
 
 
 class PreparedReduce:
-    """A case of the `peer` or `host` backend, ready to run: a reducer and `slots` pairs of torch tensors.
+    """A case of the `peer` or `host` backend, ready to run: reducers and `slots` pairs of torch tensors.
 
-    Collective to make. `device` is this rank's, which must be the current one. `reducer`: the plan's, where
-    it is set up already; it is closed with this, also when this cannot be made.
+    Collective to make. `device` is this rank's, which must be the current one. `reducers`: the plan's, where
+    it is set up already, as many on every rank; slots use them in turn, so that what one set-up has of luck
+    is not taken for the plan's. They are closed with this, also when this cannot be made.
     """
 
     def __init__(
-        self, case: Case, group: Any, slots: int, plan: Plan, device: int, reducer: Reducer | None = None
+        self,
+        case: Case,
+        group: Any,
+        slots: int,
+        plan: Plan,
+        device: int,
+        reducers: Sequence[Reducer] = (),
     ) -> None:
         import torch
 
         self.slots, self.case, self.plan = slots, case, plan
         self._torch, self._device = torch, device
+        self.reducers = list(reducers)
         try:
             self._inputs, self._outputs = jointly(group, f"buffers of {case.label}", self._allocate)
-            reducer = self.reducer = reducer or Reducer(
-                plan=plan,
-                path=case.path,
-                dtype=case.dtype,
-                group=group,
-                device=device,
-                max_nbytes=case.nbytes,
-            )
+            if not self.reducers:
+                self.reducers = [
+                    Reducer(
+                        plan=plan,
+                        path=case.path,
+                        dtype=case.dtype,
+                        group=group,
+                        device=device,
+                        max_nbytes=case.nbytes,
+                    )
+                ]
             # nobody starts before all have come here: everything is cleared and mapped
             self._operations = jointly(group, f"operations of {case.label}", self._bind)
         except BaseException:
-            if reducer is not None:
-                reducer.close()
+            self._close_reducers()
             raise
 
     def _allocate(self) -> tuple[list[Any], list[Any]]:
@@ -49,8 +61,8 @@ class PreparedReduce:
 
     def _bind(self) -> list[Operation]:
         return [
-            self.reducer.bind(source.data_ptr(), target.data_ptr(), self.case.nbytes)
-            for source, target in zip(self._inputs, self._outputs, strict=True)
+            reducer.bind(source.data_ptr(), target.data_ptr(), self.case.nbytes)
+            for reducer, source, target in zip(itertools.cycle(self.reducers), self._inputs, self._outputs)
         ]
 
     def write(self, slot: int, values: np.ndarray) -> None:
@@ -70,7 +82,8 @@ class PreparedReduce:
     def read(self, slot: int) -> np.ndarray:
         """A slot's output as float64, after waiting. Raises PeerTimeout when a kernel gave up."""
         self._torch.cuda.synchronize(self._device)
-        self.reducer.check()
+        for reducer in self.reducers:
+            reducer.check()
         return self._outputs[slot].double().cpu().numpy()
 
     def ran(self) -> Ran:
@@ -87,6 +100,10 @@ class PreparedReduce:
 
     def close(self) -> None:
         """Free everything; idempotent."""
-        self.reducer.close()
+        self._close_reducers()
         self._operations = []
         self._inputs = self._outputs = []
+
+    def _close_reducers(self) -> None:
+        for reducer in self.reducers:
+            reducer.close()

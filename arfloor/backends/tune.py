@@ -33,10 +33,16 @@ from arfloor.runtime.group import whole_of
 from arfloor.runtime.slabs import Exchange
 
 FEW, MANY, SLOTS = 8, 40, 4
+LONG_NBYTES, SHORT = 1 << 20, (4, 16)
+"""From this size on, operations of the few and the many: so long ones need no more for a slope."""
+SETTLE_US = 50.0
+"""Between the two meetings of ranks: a host launches a graph of ours in 10 us."""
 QUICK, LONG = 6, 18
 """Replays a plan in the first rounds, and a capture of a finalist's in the last."""
-CAPTURES = 3
-"""Captures of a finalist: what one capture happens to get is not the plan's own."""
+CAPTURES: dict[Path, int] = {"host": 3, "peer": 1}
+"""Captures of a finalist: over the host what one capture happens to get is not the plan's own."""
+SETTLE_CAPTURES = 2
+"""Captures of a set-up, likewise."""
 KEEP, BRIEF_KEEP = 5, 2
 APART_US = (0.0, 0.7, 1.4, 2.8)
 """How late a rank comes to an operation when arrivals apart are tried."""
@@ -145,7 +151,8 @@ def choose(
             more = bench.both(_named(closer(ranked(together, apart), facts)), QUICK)
             together, apart = together | more[0], apart | more[1]
         finalists = ranked(together, apart)[: BRIEF_KEEP if brief else KEEP]
-        together, apart = bench.captured(_named(map(parse, finalists)), LONG, 1 if brief else CAPTURES)
+        captures = 1 if brief else CAPTURES[path]
+        together, apart = bench.captured(_named(map(parse, finalists)), LONG, captures)
         for name in ranked(together, apart):
             if bench.verified(name):
                 table = {n: (statistics.median(t), typical(t)) for n, t in together.items()}
@@ -165,8 +172,9 @@ def settle(
     nbytes: int,
     max_nbytes: int | None = None,
     spin_s: float = SWEEP_SPIN_S,
-) -> Reducer:
-    """`plan` ready to use: where set-ups of it differ, the fastest of several. Collective.
+    keep: int = 1,
+) -> list[Reducer]:
+    """`plan` ready to use: where set-ups of it differ, the `keep` fastest of several; else one. Collective.
 
     Over the host one set-up of a plan takes up to a fifth longer than another, by where its slab lies, and
     keeps that while it lives (docs/kernels.md). Timed with messages of `nbytes`; made for up to `max_nbytes`
@@ -175,22 +183,31 @@ def settle(
     """
     most, copies = max_nbytes or nbytes, setups(path, nbytes)
     if copies == 1:
-        return Reducer(
-            plan=plan, path=path, dtype=dtype, group=group, device=device, max_nbytes=most, spin_s=spin_s
-        )
+        return [
+            Reducer(
+                plan=plan, path=path, dtype=dtype, group=group, device=device, max_nbytes=most, spin_s=spin_s
+            )
+        ]
     with (
-        contextlib.closing(DeviceBarrier(group, path, device=device)) as barrier,
+        contextlib.closing(barrier_of(group, path, device)) as barrier,
         contextlib.closing(_Bench(group, path, device, dtype, nbytes, barrier, max_nbytes=most)) as bench,
     ):
-        together, apart = bench.both({f"{plan.name} #{i}": plan for i in range(copies)}, QUICK)
-        for name in ranked(together, apart):
-            if bench.verified(name):
-                reducer = bench.taken(name)
-                reducer.end.spin_s = spin_s  # for what is bound from now on
-                return reducer
+        named = {f"{plan.name} #{i}": plan for i in range(copies)}
+        order = ranked(*bench.captured(named, QUICK, SETTLE_CAPTURES))
+        right = [name for name in order if bench.verified(name)]
+        found = [bench.taken(name) for name in right[:keep]]
+    for reducer in found:
+        reducer.end.spin_s = spin_s  # for what is bound from now on
+    if found:
+        return found
     raise OursError(
         f"{plan.name} did not reduce {nbytes} bytes of {dtype} over {path} correctly on all ranks"
     )
+
+
+def barrier_of(group: Exchange, path: Path, device: int) -> DeviceBarrier:
+    """What plans are timed behind. Collective; raises SlabError on every rank when it fails on any."""
+    return DeviceBarrier(group, path, device=device, settle_us=SETTLE_US)
 
 
 def _named(plans: Iterable[Plan]) -> dict[str, Plan]:
@@ -248,6 +265,7 @@ class _Bench:
     ) -> None:
         self._group, self._path, self._device, self._dtype = group, path, device, dtype
         self._nbytes, self._max_nbytes, self._barrier = nbytes, max_nbytes or nbytes, barrier
+        self._few, self._many = (FEW, MANY) if nbytes < LONG_NBYTES else SHORT
         self._ready: dict[str, _Slots | None] = {}
 
     def _prepare(self, name: str, plan: Plan) -> None:
@@ -285,8 +303,8 @@ class _Bench:
             if slots is not None:
                 op = _Apart(slots, self._barrier, self._group.rank) if apart else slots
                 made[name] = (
-                    Chain(op, MANY, self._barrier, graph=True),
-                    Chain(op, FEW, self._barrier, graph=True),
+                    Chain(op, self._many, self._barrier, graph=True),
+                    Chain(op, self._few, self._barrier, graph=True),
                 )
         return made
 
@@ -337,7 +355,9 @@ class _Bench:
                 chain.close()
         everyone = whole_of(self._group).all_gather(mine)
         slowest = {name: [chain_us([rank[name][i] for rank in everyone]) for i in (0, 1)] for name in mine}
-        return {name: list(slopes_us(many, few, MANY, FEW)) for name, (many, few) in slowest.items()}
+        return {
+            name: list(slopes_us(many, few, self._many, self._few)) for name, (many, few) in slowest.items()
+        }
 
     def verified(self, name: str) -> bool:
         """Whether a plan, after all that timing, still gives right results on every rank."""

@@ -70,7 +70,6 @@ def skewed(ranks: GpuRank, nbytes: int, mode: str, *, barrier: bool = True) -> d
     if not barrier:
         timer.close()
         timer._barrier = NoBarrier(timer._barrier)
-        timer._chains = None
     taken: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(16):
         for skew in (False, True):

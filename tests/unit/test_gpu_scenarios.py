@@ -202,19 +202,24 @@ def fails_at(
     return calls
 
 
-def test_a_plan_that_is_known_is_set_up_several_times_and_named_as_ever(
+def test_a_plan_that_is_known_is_set_up_several_times_a_slot_each_and_named_as_ever(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch, known: Case
 ) -> None:
     ends = fails_at(ranks, monkeypatch, Endpoint, "__init__", 0)
+    bind, bound = Endpoint.bind, {0: [], 1: []}  # type: ignore[var-annotated]
+    monkeypatch.setattr(
+        Endpoint, "bind", lambda end, *arguments: (bound[end.rank].append(end), bind(end, *arguments))[1]
+    )
 
     def reduced(group: Any) -> tuple[Any, ...]:
         op: Any = Host().prepare(known, group, 4)
         check = verify.check_rank(op, known, group.rank, between=group.barrier)
-        found = op.ran().algorithm, op.reducer.end.spin_s, check.wrong
+        found = op.ran().algorithm, [r.end.spin_s for r in op.reducers], check.wrong
         op.close()
         return found
 
-    assert ranks.cuda.run(2, reduced) == [(KNOWN, 3.0, 0)] * 2
+    assert ranks.cuda.run(2, reduced) == [(KNOWN, 4 * [3.0], 0)] * 2
+    assert [len({*map(id, ends[-4:])}) for ends in bound.values()] == [4, 4]  # one a slot
     assert ends == {0: SETUPS, 1: SETUPS}
     assert ranks.cuda.allocated == 0
 

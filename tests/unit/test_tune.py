@@ -156,7 +156,8 @@ def test_a_brief_search_times_less_and_finds_a_plan_as_fast_from_a_known_one(wor
     assert world.open == 0
 
 
-def settled(path: Path = "host", nbytes: int = 8192) -> list[Any]:
+def settled(path: Path = "host", nbytes: int = 8192, keep: int = 1) -> list[Any]:
+    """What every rank keeps."""
     return together(
         2,
         lambda group: tune.settle(
@@ -167,17 +168,25 @@ def settled(path: Path = "host", nbytes: int = 8192) -> list[Any]:
             dtype="bfloat16",
             nbytes=nbytes,
             spin_s=300.0,
+            keep=keep,
         ),
     )
 
 
 def test_of_several_set_ups_of_a_plan_all_ranks_keep_the_fastest(world: World) -> None:
     world.luck_us = {number: 0.5 - 0.1 * (number == 2) for number in range(SETUPS)}
-    kept = settled()
-    assert [reducer.number for reducer in kept] == [2, 2]
-    assert [reducer.end.spin_s for reducer in kept] == [300.0, 300.0]
+    for [reducer] in settled():
+        assert (reducer.number, reducer.end.spin_s) == (2, 300.0)
     assert world.counts == {0: SETUPS - 1, 1: SETUPS - 1}
     assert world.open == 2  # one a rank
+
+
+def test_the_fastest_few_of_several_set_ups_are_kept_in_order(world: World) -> None:
+    world.luck_us = dict(enumerate((0.3, 0.0, 0.5, 0.2, 0.4, 0.1)))
+    for kept in settled(keep=4):
+        assert [reducer.number for reducer in kept] == [1, 5, 3, 0]
+        assert {reducer.end.spin_s for reducer in kept} == {300.0}
+    assert world.open == 2 * 4
 
 
 @pytest.mark.parametrize("when", ["wrong_on_rank_1", "wrong_at_the_end"])
@@ -195,9 +204,22 @@ def test_set_ups_are_timed_for_less_than_a_brief_search_takes(world: World) -> N
     tune.Chain.replay_us = lambda chain: timed.append("") or replay(chain)  # type: ignore[method-assign]
     settled()
     of_luck = len(timed)
-    assert 0 < of_luck < 2 * SETUPS * 4 * (tune.QUICK + 2)
+    assert 0 < of_luck < 2 * SETUPS * 4 * (tune.QUICK + 2) * tune.SETTLE_CAPTURES
     both_ranks(nbytes=8192, brief=True)
     assert of_luck < len(timed) - of_luck
+
+
+@pytest.mark.parametrize(("nbytes", "counts"), [(1 << 19, {8, 40}), (1 << 20, {4, 16})])
+def test_long_operations_are_timed_in_short_chains(
+    world: World, monkeypatch: pytest.MonkeyPatch, nbytes: int, counts: set[int]
+) -> None:
+    seen = set()
+    make = tune.Chain
+    monkeypatch.setattr(
+        tune, "Chain", lambda op, count, *rest, **more: seen.add(count) or make(op, count, *rest, **more)
+    )
+    both_ranks(nbytes=nbytes)
+    assert seen == counts
 
 
 @pytest.mark.parametrize(("path", "nbytes"), [("peer", 8192), ("host", (64 << 10) + 2)])
@@ -205,7 +227,7 @@ def test_only_small_messages_over_the_host_are_set_up_several_times(
     world: World, path: Path, nbytes: int
 ) -> None:
     assert setups("host", 64 << 10) == SETUPS > 1
-    assert [reducer.end.spin_s for reducer in settled(path, nbytes)] == [300.0, 300.0]
+    assert [reducer.end.spin_s for [reducer] in settled(path, nbytes, keep=4)] == [300.0, 300.0]
     assert world.counts == {0: 0, 1: 0}
 
 
