@@ -194,18 +194,23 @@ def _of_said(said: Mapping[int, Said], n: int) -> Launches | None:
     )
 
 
+def trimmed(values: Sequence[float] | Floats) -> Floats:
+    """Ascending, without the greatest and the least tenth: at least one value each of four and more."""
+    n = len(values)
+    cut = max(1, n // 10) if n >= 4 else 0
+    return np.sort(np.asarray(values, dtype=float))[cut : n - cut]
+
+
 def over_rounds(values: Floats) -> Said:
-    """The mean without the greatest and the least tenth, at least one value each of four and more.
+    """The mean of the `trimmed` values.
 
     Its variance by the Winsorized values (Tukey and McLaughlin 1963): degrees of freedom of those left.
     """
     n = len(values)
-    cut = max(1, n // 10) if n >= 4 else 0
-    ordered = np.sort(values)
-    kept = ordered[cut : n - cut]
+    kept = trimmed(values)
     if n < 2:
         return Said(float(kept[0]), 0.0, 0.0)
-    pulled = np.clip(ordered, kept[0], kept[-1])
+    pulled = np.clip(values, kept[0], kept[-1])
     return Said(float(np.mean(kept)), float(np.var(pulled, ddof=1)) * n / len(kept) ** 2, len(kept) - 1.0)
 
 

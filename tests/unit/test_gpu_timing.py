@@ -204,3 +204,13 @@ def test_a_narrow_interval_stops_a_case_from_ten_rounds_on():
         stopping.decide(calm[:n], spent_s=0.01, budget_s=1.0, interval=0.01, rounds=14)[0] for n in (9, 10)
     ]
     assert stops == [None, "interval"]
+
+
+def test_short_chains_on_two_levels_enter_by_their_mean():
+    timer = object.__new__(timing_gpu.Graph)
+    timer._few_us = [[], []]
+    for few in (60.0, 77.0, 60.0, 77.0):
+        slopes = timer.samples([[400.0, 410.0, few, few], [300.0, 300.0, 50.0, 50.0]])
+    each = timing_gpu.MANY - timing_gpu.FEW
+    assert slopes[0] == pytest.approx([(400 - 68.5) / each, (410 - 68.5) / each])
+    assert slopes[1] == pytest.approx([250 / each] * 2)
