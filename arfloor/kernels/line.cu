@@ -68,15 +68,16 @@ struct Codec {
     w[2] = TAG_WORDS == 2 && last ? (u32)tag : p[2];
     w[3] = last ? (u32)(tag >> (TAG_WORDS == 2 ? 32 : 0)) : p[3];
   }
-  // Whether the line is whole and of this sequence; the same answer in all its lanes.
-  __device__ __forceinline__ bool open(const u32 (&w)[4], const Args& a, u32 sequence) const {
+  // Whether the line is whole and of this sequence; the same answer in all its lanes. `waited`: whether it was
+  // read at all, since what stands in place of a line that does not exist is not a torn one.
+  __device__ __forceinline__ bool open(const u32 (&w)[4], const Args& a, u32 sequence, bool waited) const {
     Tag tag = TAG_WORDS == 2 ? (Tag)(((u64)w[3] << 32) | w[2]) : (Tag)w[3];
     Tag rest = total(part(w) - (last ? tag : 0)) + salt;
 #ifdef ARF_COUNT_TEARS
     // What a whole line two operations ago leaves is known; anything else is a torn line.
     Codec before = *this;
     before.sequence(sequence - 2, a.epoch);
-    if (rest != 0 && rest != salt - before.salt && sequence > 2 && lane == 0)
+    if (rest != 0 && rest != salt - before.salt && sequence > 2 && lane == 0 && waited)
       atomicAdd((u64*)(a.state + 8), 1ull);
 #endif
     return rest == 0;

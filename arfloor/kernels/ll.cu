@@ -16,7 +16,9 @@ struct Codec {
   __device__ __forceinline__ void seal(const u32 (&p)[4], u32 (&w)[4]) const {
     w[0] = p[0], w[1] = flag, w[2] = p[1], w[3] = flag;
   }
-  __device__ __forceinline__ bool open(const u32 (&w)[4], const Args&, u32) const { return w[1] == flag && w[3] == flag; }
+  __device__ __forceinline__ bool open(const u32 (&w)[4], const Args&, u32, bool) const {
+    return w[1] == flag && w[3] == flag;
+  }
   __device__ __forceinline__ void payload(const u32 (&w)[4], u32 (&p)[4]) const {
     p[0] = w[0], p[1] = w[2], p[2] = p[3] = 0;
   }

@@ -105,7 +105,7 @@ struct Worker {
 #pragma unroll
       for (int p = 0; p < N; ++p) {
         if (p == self) continue;
-        if (codec.open(got[p], a, sequence)) pending &= ~(1u << p);
+        if (codec.open(got[p], a, sequence, pending >> p & 1)) pending &= ~(1u << p);
       }
       if (!__any_sync(FULL, pending != 0)) return true;
       // Two ranks whose polls are a whole round trip apart take turns in coming too late. A delay that only

@@ -100,6 +100,9 @@ static inline unsigned long long compare_and_swap(unsigned long long* at, unsign
   return old;
 }
 static inline unsigned atomicAdd(unsigned* at, unsigned v) { return __atomic_fetch_add(at, v, __ATOMIC_RELAXED); }
+static inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long v) {
+  return __atomic_fetch_add(at, v, __ATOMIC_RELAXED);
+}
 static inline unsigned atomicExch(unsigned* at, unsigned v) { return __atomic_exchange_n(at, v, __ATOMIC_RELAXED); }
 // One who polls lets the other lanes go on, as independent thread scheduling does.
 static inline unsigned long long polled(unsigned long long* at) {
