@@ -12,18 +12,15 @@ columns are what measuring finds, and NCCL as it comes.
 What to look for: the release of `flag` costs about a microsecond and a half at every size, because it
 waits for all its data to land. `ll` needs no fence and no hash, wins while the wire does not count, and
 then loses by the bytes it doubles. Longer lines waste fewer bytes on tags and win as messages grow. At two
-ranks the second phase of `two` buys nothing. A `*` is the fastest of its row.
+ranks the second phase of `two` buys nothing over NVLink. A `*` is the fastest of its row.
 
 Expected to take about a minute a path on two GPUs, of which ten seconds are starting; a row is printed when
-it is measured. Predicted for two H200s by what docs/kernels.md has measured of these shapes one at a time,
-us:
+it is measured. Two H200s, us (docs/measurements.md has the whole table, and what was predicted):
 
-    host    8 KiB    ll, line16 3.8 to 4.2, line128 3.5, flag 6.5, two 5.9, auto 3.3 to 3.8, NCCL 16
-    host    256 KiB  line128 12 to 13, line512 11 to 12, ll 19, flag 16, two 16, auto 10 to 11, NCCL 41
-    host    1 MiB    line512 below line128, flag 46, auto 32 to 34, NCCL 68
-    NVLink  8 KiB    ll 2.6, line16 2.7, flag 3.7, pull 4.8, auto 2.6 to 2.8, NCCL 12
-    NVLink  256 KiB  line128 3.7, flag 5.0, pull 5.1, auto 3.7 to 3.8, NCCL 13
-    NVLink  1 MiB    line512 6.1, flag 8.4, pull 9.5, auto 6.1, NCCL 20
+    host    8 KiB    ll 3.9, line16 4.9, line64 3.5, line128 3.6, flag 6.5, two 6.0, auto 3.8, NCCL 17
+    host    256 KiB  ll 22, line128 13.7, line512 13.2, flag 16, two 12.7, auto 11.2, NCCL 42
+    NVLink  8 KiB    ll 2.7, line16 3.0, flag 4.0, pull 4.2, auto 2.7, NCCL 12
+    NVLink  256 KiB  line64 3.7, line128 3.8, flag 5.0, pull 5.6, auto 3.8, NCCL 14
 """
 
 from __future__ import annotations
