@@ -13,6 +13,7 @@ import numpy as np
 
 from arfloor.core import units
 from arfloor.core.cases import Estimate
+from arfloor.core.curves import Outlier
 from arfloor.core.verdict import AT_FLOOR
 from arfloor.report import style
 from arfloor.report.model import Report, Section, status_spans
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 Points = Sequence[tuple[int, Estimate]]
 
 _WIDTH = 8.6  # inches
+_RING_PT = 11
 _CAPTION = (
-    "markers: median, 95 % interval; lines: fits, thin where they switch; grey: other cases; "
+    "markers: latency, 95 % interval; lines: fits, thin where they switch; grey: other cases; "
     "dashed: best known schedule at measured rates; dotted: bound"
 )
 
@@ -89,7 +91,7 @@ def draw(section: Section, box: str) -> Figure:
         figure.suptitle(f"{box}: {section.title}", x=0.01, ha="left", fontsize=11, fontweight="bold")
         sizes = [row.nbytes for row in section.rows]
         style.size_axis(latency, sizes)
-        latency_labels = _latency(latency, section)
+        latency_labels, outliers = _latency(latency, section)
         _strip(strip, section)
         headroom_labels = _headroom(headroom, section)
         headroom.set_xlabel("message size of a rank")
@@ -100,12 +102,15 @@ def draw(section: Section, box: str) -> Figure:
         figure.set_layout_engine("none")  # what labels are placed by is settled; they must not move it
         style.label_ends(latency, latency_labels)
         style.label_ends(headroom, headroom_labels)
+        _name_outliers(latency, outliers)
     return figure
 
 
-def _latency(axes: Axes, section: Section) -> list[Label]:
+def _latency(axes: Axes, section: Section) -> tuple[list[Label], list[tuple[Outlier, str]]]:
+    """Labels of what was drawn, and the outliers of its fits with their colours."""
     drawn = series(section)
     labels: list[Label] = []
+    outliers: list[tuple[Outlier, str]] = []
     contenders = iter(style.CONTENDERS)
     everything = [e for s in drawn for _, e in s.points]
     for s in drawn:
@@ -115,6 +120,7 @@ def _latency(axes: Axes, section: Section) -> list[Label]:
             continue
         look = style.DEFAULT if s.role == "default" else next(contenders)
         labels.append(_one(axes, s, look))
+        outliers += [(outlier, look.color) for outlier in s.fit.outliers] if s.fit else []
     floors = _floor_lines(axes, section)
     everything += [e for points in floors.values() for _, e in points]
     lo, hi = _window(everything)
@@ -126,7 +132,7 @@ def _latency(axes: Axes, section: Section) -> list[Label]:
             Label(text="bound", y=floors["bound"][-1][1].value, color=style.FLOOR),
         ]
     axes.set_ylabel("latency, us")
-    return labels
+    return labels, outliers
 
 
 def _window(estimates: Sequence[Estimate]) -> tuple[float, float]:
@@ -138,7 +144,7 @@ def _window(estimates: Sequence[Estimate]) -> tuple[float, float]:
 
 
 def _one(axes: Axes, s: Series, look: Look) -> Label:
-    """Points with their intervals, the fit as a line, outliers of the fit ringed and named."""
+    """Points with their intervals, the fit as a line, outliers of the fit ringed."""
     _dots(axes, s.points, look)
     end = s.points[-1][1].value
     if s.fit is not None:
@@ -149,17 +155,32 @@ def _one(axes: Axes, s: Series, look: Look) -> Label:
             ends = [one.us(one.end), other.us(other.start)]
             axes.plot([one.end, other.start], ends, color=look.color, linewidth=0.7, alpha=0.6, zorder=2)
         for outlier in s.fit.outliers:
-            axes.plot(outlier.nbytes, outlier.us, "o", mfc="none", mec=look.color, ms=11, mew=1.2)
-            axes.annotate(
-                f"{units.us(outlier.us)}, fit {units.number(outlier.expected_us)}",
-                (outlier.nbytes, outlier.us),
-                xytext=(9, 4),
-                textcoords="offset points",
-                fontsize=7.5,
-                color=look.color,
-            )
+            axes.plot(outlier.nbytes, outlier.us, "o", mfc="none", mec=look.color, ms=_RING_PT, mew=1.2)
     name = f"{s.label} (default)" if s.role == "default" else s.label
     return Label(text=style.wrapped(name), y=end, color=look.color, bold=s.role == "default")
+
+
+def _name_outliers(axes: Axes, outliers: Sequence[tuple[Outlier, str]]) -> None:
+    """What each was and should have been, beside its ring; from the right on, above what is in the way."""
+    from matplotlib.transforms import Bbox
+
+    dpi = axes.get_figure(root=True).dpi
+    centres = [axes.transData.transform((o.nbytes, o.us)) for o, _ in outliers]
+    taken = [Bbox((c - _RING_PT / 2 * dpi / 72, c + _RING_PT / 2 * dpi / 72)) for c in centres]
+    for outlier, color in sorted(outliers, key=lambda o: (-o[0].nbytes, o[0].us)):
+        text = axes.annotate(
+            f"{units.us(outlier.us)}, fit {units.number(outlier.expected_us)}",
+            (outlier.nbytes, outlier.us),
+            xytext=(9, 4),
+            textcoords="offset points",
+            fontsize=7.5,
+            color=color,
+        )
+        box = start = text.get_window_extent()
+        while hit := [other for other in taken if other.overlaps(box)]:
+            box = box.translated(0, max(other.y1 for other in hit) + 1 - box.y0)
+        text.xyann = (9, 4 + (box.y0 - start.y0) * 72 / dpi)
+        taken.append(box)
 
 
 def _dots(axes: Axes, points: Points, look: Look) -> None:

@@ -18,8 +18,8 @@ class ReportRow:
 
     `default_case`, `best_case`: ids of cases in results.jsonl; null where nothing was measured.
     `default_label`, `best_label`: what people call them. `headroom_now` = default / best,
-    the median of the paired rounds' ratios where the run has them (on a noisy machine that is not the
-    ratio of the two medians), `headroom_left` = best / attainable. `reason` is a code of
+    the mean of the paired rounds' ratios where the run has them (on a noisy machine that is not the
+    ratio of the two latencies), `headroom_left` = best / attainable. `reason` is a code of
     `arfloor.core.reasons`. `origin`: measured, published, or predicted, where default is NCCL by its own
     formula, best the quicker of it and our kernels, and `gpus` names those that take part.
     `best_ranks_equal`: whether all ranks got best's result bit for bit; null where nothing was checked.

@@ -74,7 +74,7 @@ def _legend(report: Report) -> str:
     """What the columns of the tables of sizes are."""
     said = ["us with the 95 % interval"]
     if report.origin == "measured":
-        said = ["us: the slowest rank of each replay, then medians, with the 95 % interval"]
+        said = ["us: the slowest rank of each replay, a median a round, averaged, with the 95 % interval"]
     if any(section.checked for section in report.sections):
         said.append("check: err is the largest error over the allowed one")
     said.append("now = default / best")
