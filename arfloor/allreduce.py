@@ -31,7 +31,7 @@ from arfloor.backends.ours import Operation, OursError, PeerTimeout, Reducer
 from arfloor.core import dispatch
 from arfloor.core import fused as shapes
 from arfloor.core.cases import Path
-from arfloor.core.plans import parse
+from arfloor.core.plans import MAX_WORLD, parse
 from arfloor.core.tuning import Tuned
 from arfloor.runtime.group import ProcessGroupExchange
 from arfloor.runtime.slabs import SlabError
@@ -107,6 +107,8 @@ class AllReduce:
     def _set_up(self, run: Any, strict: bool, dtypes: Sequence[torch.dtype]) -> None:
         if self._device < 0:
             raise OursError("no GPU: the process group reduces everything")
+        if not 2 <= self.world <= MAX_WORLD:
+            raise OursError(f"2 to {MAX_WORLD} ranks, not {self.world}: the process group reduces everything")
         for dtype in dtypes:
             if dtype not in NAMES:
                 raise ValueError(f"expected dtypes among {', '.join(NAMES.values())}, got {dtype}")

@@ -80,6 +80,18 @@ def test_without_gpus_the_process_group_reduces_and_says_why(lone_rank):
     assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("strict", [False, True])
+def test_alone_too_the_process_group_reduces_and_says_why(lone_rank, monkeypatch, strict):
+    from arfloor import allreduce
+
+    monkeypatch.setattr(allreduce.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(allreduce.torch.cuda, "current_device", lambda: 0)
+    reduce = allreduce.AllReduce(path="host", strict=strict)
+    assert "2 to 8 ranks, not 1" in reduce.why_not
+    assert not reduce.takes(torch.zeros(4, dtype=torch.bfloat16))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests what happens without a GPU")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_without_gpus_fused_is_torchs_own_sequence(lone_rank):
