@@ -1,4 +1,4 @@
-"""A case of the `peer` or `host` backend, ready to run: a reducer and the torch tensors it reduces."""
+"""A case of the `peer` or `host` backend, ready to run: reducers and the torch tensors they reduce."""
 
 from __future__ import annotations
 

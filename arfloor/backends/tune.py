@@ -36,7 +36,7 @@ FEW, MANY, SLOTS = 8, 40, 4
 LONG_NBYTES, SHORT = 1 << 20, (4, 16)
 """From this size on, operations of the few and the many: so long ones need no more for a slope."""
 SETTLE_US = 50.0
-"""Between the two meetings of ranks: a host launches a graph of ours in 10 us."""
+"""Between the two meetings of ranks: a host launches a graph of ours in 8 us."""
 QUICK, LONG = 6, 18
 """Replays a plan in the first rounds, and a capture of a finalist's in the last."""
 CAPTURES: dict[Path, int] = {"host": 3, "peer": 1}

@@ -265,7 +265,7 @@ def next_lever(
     A setting that asks something of a program (`arfloor.core.demands`) says what, and which one asks nothing.
     `advice` turns a case into what a user sets or calls. A step counts when its whole interval is
     faster than the default's. A setting that another backend beats says so. `paired`: default over case by
-    case id, where they were compared round by round, which says more than their two medians do. None
+    case id, where they were compared round by round, which says more than their two latencies do. None
     without a latency of the default.
     """
     if default.latency is None:

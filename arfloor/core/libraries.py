@@ -58,7 +58,7 @@ def tied(results: Iterable[Result], best: Result | None, compare: Compare) -> tu
     """The correct results that cannot be told from the fastest, by rising latency.
 
     Told by the rule of the verdicts: `best` must be faster than a result, and neither `same` nor `undecided`.
-    The first that is surely slower ends the list, as all that follow have still larger medians.
+    The first that is surely slower ends the list, as all that follow have still larger latencies.
     """
     others = sorted((r for r in results if is_correct(r) and r is not best), key=_us)
     if best is None:

@@ -35,7 +35,7 @@ REASONS: dict[str, str] = {
     "best_at_floor": "the best case is within 1.25 of what is attainable",
     "above_floor": "the best case is more than 1.25 of what is attainable",
     "interval_meets_band": "the interval of the ratio meets the band of equality",
-    "medians_disagree": "by its medians the best is faster, compared pair by pair it is slower",
+    "medians_disagree": "by its latency the best is faster, compared pair by pair it is slower",
     "interval_meets_floor": "the interval of best / attainable contains 1.25, the limit of `at_floor`",
     "no_default": "the default was not measured",
     "no_best": "no correct case was measured",

@@ -31,7 +31,7 @@ class Recipe:
     modes: empty is `eager` on CPU ranks, `graph` on GPUs. extra_modes: measured beside them on GPUs,
     at extra_sizes only. groups: a partition of the ranks; empty is one group of all ranks.
     budget_s: seconds of timing in the whole run, shared evenly. interval: a case stops when its 95 %
-    interval is within this fraction of the median. timeout_s: what a step of one case may take
+    interval is within this fraction of the latency. timeout_s: what a step of one case may take
     before its worker counts as hung. grid: also the variants that are no contenders. also: of these, only
     those named, as `backend:variant`.
     """

@@ -51,7 +51,7 @@ class Comparison:
     """Default over candidate: `ratio` above 1 means that the candidate is faster.
 
     pairing: `round` (interleaved in the same processes), `launch` (other settings, so other processes:
-    weaker) or `unpaired` (no common samples: the intervals of the two medians alone). reason: why the
+    weaker) or `unpaired` (no common samples: the intervals of the two latencies alone). reason: why the
     answer is open. `decided_on` is the interval that the answer is taken on, `band` the half-width of the
     band of equality, the A/A spread included.
     """
@@ -342,7 +342,7 @@ def doubt(v: Verdict) -> str:
     interval = f"[{units.ratio(lo)[:-1]}, {units.ratio(hi)[:-1]}]"
     if v.reason == "medians_disagree":
         how = "unpaired" if v.pairing in (None, "unpaired") else f"{v.pairing} by {v.pairing}"
-        return f"faster by its medians, but compared {how} the default takes {now} {interval} of its time"
+        return f"faster by its latency, but compared {how} the default takes {now} {interval} of its time"
     if v.reason == "aa_spread" and v.band is not None:
         return (
             f"{now} faster, but two measurements of one case differ by up to {units.ratio(1 + v.band)} here"

@@ -132,7 +132,7 @@ def test_json_rows_have_exactly_the_published_keys(gpu):
         }
         for name in ("default_us", "best_us", "attainable_us", "bound_us"):
             assert row[f"{name}_lo"] <= row[name] <= row[f"{name}_hi"]
-        # the median of the rounds' ratios, not the ratio of the medians: near, not equal
+        # the mean of the rounds' ratios, not the ratio of the medians: near, not equal
         assert row["headroom_now"] == pytest.approx(row["default_us"] / row["best_us"], rel=0.01)
 
 

@@ -148,7 +148,7 @@ def test_an_answer_against_the_medians_stays_open():
 
     verdict = judge((result(20), tuned(15)), floor_at(10), contradicts)
     assert (verdict.status, verdict.reason) == ("undecided", "medians_disagree")
-    assert "faster by its medians, but compared unpaired the default takes" in verdict.sentence
+    assert "faster by its latency, but compared unpaired the default takes" in verdict.sentence
 
 
 @pytest.mark.parametrize(
