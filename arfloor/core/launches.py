@@ -172,7 +172,7 @@ def _logs(us: Sequence[float]) -> Floats:
     return np.log(np.maximum(us, LEAST_US))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     """A value in log(us), the variance of its error, and the degrees of freedom behind that variance."""
 
@@ -209,9 +209,10 @@ def over_rounds(values: Floats) -> Said:
     n = len(values)
     kept = trimmed(values)
     if n < 2:
-        return Said(float(kept[0]), 0.0, 0.0)
+        return Said(log=float(kept[0]), noise=0.0, free=0.0)
     pulled = np.clip(values, kept[0], kept[-1])
-    return Said(float(np.mean(kept)), float(np.var(pulled, ddof=1)) * n / len(kept) ** 2, len(kept) - 1.0)
+    noise = float(np.var(pulled, ddof=1)) * n / len(kept) ** 2
+    return Said(log=float(np.mean(kept)), noise=noise, free=len(kept) - 1.0)
 
 
 @lru_cache(maxsize=64)
@@ -227,11 +228,11 @@ def over_replays(values: Floats) -> Said:
     """
     n = len(values)
     if n < 2:
-        return Said(float(values[0]), 0.0, 0.0)
+        return Said(log=float(values[0]), noise=0.0, free=0.0)
     drawn = np.sort(values[_draws(n)], axis=1)
     medians = (drawn[:, (n - 1) // 2] + drawn[:, n // 2]) / 2
     noise = float(np.var(medians)) * (2.0 if n == 2 else 1 / EXCESS)
-    return Said(median(values.tolist()), noise, freedom(n))
+    return Said(log=median(values.tolist()), noise=noise, free=freedom(n))
 
 
 def freedom(n: int) -> float:
