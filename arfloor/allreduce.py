@@ -49,7 +49,7 @@ class AllReduce:
     """Sum over the ranks of a process group. Collective to make and to close.
 
     `group`: a torch process group with one GPU a rank, this rank's being the current device; None: all
-    ranks. `run`: a run directory whose plans to use; None: tune now, half a second to a few a size.
+    ranks. `run`: a run directory whose plans to use; None: tune now, a quarter of a second to two a size.
     `strict`: only the protocols that rest on the memory model alone (LL, flag). `path`: `peer`, `host`,
     or `auto`: peer where every GPU can address every other. `max_nbytes`: the largest message reduced
     here. `spin_s`: how long a kernel waits for a late rank before it gives up and poisons its output.

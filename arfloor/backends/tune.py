@@ -134,7 +134,7 @@ def choose(
     known: Plan | None = None,
     brief: bool = False,
 ) -> Choice:
-    """The fastest correct plan for messages of `nbytes`. Collective; half a second, over the host up to four.
+    """The fastest correct plan for messages of `nbytes`. Collective; 0.3 s, over the host up to 2.2.
 
     Where several groups of a worker reduce at the same time, all of them choose one plan together, by the
     slowest rank of all; groups that chose apart would try different plans, and hang.
