@@ -5,9 +5,9 @@
 // memory (peer path) or in registered host memory (host path). The sequence number is the device's own
 // counter, so a captured barrier advances at each replay. Compared as signed differences, so it may wrap.
 //
-// Ranks meet twice, settle_ns apart. A graph whose host was late finds its peers waiting; were it let through at
-// once, its first nodes would start while the GPU still fetches the graph, and take 15 to 25 us longer than those
-// of a graph that had to wait. The second meeting takes out what the ranks' clocks differ by.
+// Ranks meet twice, settle_ns apart. A rank whose host was late finds its peers waiting; were it let through at
+// once, its operations would start while its host still launches their graph, where its peers' graphs are ready. The
+// second meeting also takes out what the ranks' clocks differ by.
 //
 // A rank that waits longer than limit_ns gives up, sets *error, and lets the work behind it run: the
 // caller reads *error and discards the timing; nothing hangs.
