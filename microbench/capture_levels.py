@@ -24,17 +24,16 @@ Expected to take about 30 s on two GPUs, of which ten are starting; lines are pr
 from __future__ import annotations
 
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
-from gpu_ranks import GpuRank, command_line, join
+from gpu_ranks import GpuRank, barriers_apart, command_line, join, pause
 
 from arfloor.backends.host import Host
 from arfloor.backends.nccl import Nccl
 from arfloor.backends.peer import Peer
-from arfloor.core.slopes import chain_us
+from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.chains import Chain, Op
 from arfloor.runtime.timing_gpu import FEW, MANY
@@ -46,13 +45,6 @@ CAPTURES, REPLAYS = 60, 3
 STEP_US = 0.5
 
 Times = tuple[list[float], list[float]]
-
-
-def pause(us: float) -> None:
-    """Keep this host busy."""
-    end = time.perf_counter() + us * 1e-6
-    while time.perf_counter() < end:
-        pass
 
 
 def replayed(chain: Chain, before: Callable[[], None]) -> list[float]:
@@ -78,10 +70,10 @@ def captured(ranks: GpuRank, op: Op, barrier: DeviceBarrier) -> dict[str, Times]
     return found
 
 
-def slopes(captures: Sequence[Sequence[Times]]) -> list[list[float]]:
+def slopes(captures: Sequence[Sequence[Times]]) -> list[tuple[float, ...]]:
     """By capture, each replay's us of one more operation, from every rank's times (rank, capture)."""
     joint = [tuple(chain_us([rank[i] for rank in at]) for i in (0, 1)) for at in zip(*captures, strict=True)]
-    return [[(us - statistics.median(few)) / (MANY - FEW) for us in many] for many, few in joint]
+    return [slopes_us(many, few, MANY, FEW) for many, few in joint]
 
 
 def described(prompt: Sequence[Sequence[float]], late: Sequence[Sequence[float]]) -> str:
@@ -120,10 +112,7 @@ def main() -> None:
     ranks = join(chosen.limit_s)
     ranks.say(f"{ranks.world} GPUs, path {ranks.path}, bfloat16, {CAPTURES} captures, us")
     ranks.say("    size    op  apart    mean  median  sd %  within  next   late    captures by level")
-    barriers = {
-        apart: DeviceBarrier(ranks.group, ranks.path, device=ranks.rank, settle_us=apart)
-        for apart in APART_US
-    }
+    barriers = barriers_apart(ranks, APART_US)
     own = Peer() if ranks.path == "peer" else Host()
     for nbytes in SIZES:
         if ranks.over(f"{nbytes} B"):

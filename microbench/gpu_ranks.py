@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import NoReturn
 
@@ -26,6 +26,7 @@ from arfloor.core.cases import Case, Estimate, Mode, Path
 from arfloor.core.slopes import chain_us, slopes_us
 from arfloor.core.statistics import median_estimate
 from arfloor.runtime import chains, timing_gpu, verify
+from arfloor.runtime.barrier import DeviceBarrier
 from arfloor.runtime.group import TorchGroup
 from arfloor.runtime.ranks import NO_MULTICAST
 from arfloor.runtime.worker import die_with_parent
@@ -157,6 +158,18 @@ class GpuRank:
         """Meet once more, then end at once: libraries may take long to tidy up."""
         self.group.barrier()
         os._exit(0)
+
+
+def barriers_apart(ranks: GpuRank, apart_us: Iterable[float]) -> dict[float, DeviceBarrier]:
+    """Device barriers whose two meetings lie so far apart each. Collective."""
+    return {us: DeviceBarrier(ranks.group, ranks.path, device=ranks.rank, settle_us=us) for us in apart_us}
+
+
+def pause(us: float) -> None:
+    """Keep this host busy."""
+    end = time.perf_counter() + us * 1e-6
+    while time.perf_counter() < end:
+        pass
 
 
 def payloads(

@@ -23,7 +23,7 @@ import itertools
 import statistics
 
 import torch
-from gpu_ranks import GpuRank, command_line, join
+from gpu_ranks import GpuRank, barriers_apart, command_line, join
 
 from arfloor.backends.nccl import Nccl
 from arfloor.core.cases import Case
@@ -80,9 +80,7 @@ def main() -> None:
     ranks = join(chosen.limit_s)
     ranks.say(f"NCCL default, {ranks.world} GPUs, path {ranks.path}, bfloat16, us")
     ranks.say("     size  ops settles  rank     lower   late    gap   behind")
-    barriers = {
-        us: DeviceBarrier(ranks.group, ranks.path, device=ranks.rank, settle_us=us) for us in SETTLES_US
-    }
+    barriers = barriers_apart(ranks, SETTLES_US)
     for nbytes in SIZES:
         case = ranks.case("nccl", "default", nbytes)
         for settle_us, count in itertools.product(SETTLES_US, (FEW, MANY)):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "microbench"))
-from gpu_ranks import GpuRank, join
+from gpu_ranks import GpuRank, join, pause
 
 from arfloor.backends.nccl import Nccl
 from arfloor.core.cases import Case
@@ -37,14 +37,7 @@ def case(ranks: GpuRank, nbytes: int, mode: str) -> Case:
 
 def late(ranks: GpuRank) -> Callable[[], None]:
     """Makes rank 1's host start each replay 50 us late."""
-
-    def wait() -> None:
-        if ranks.rank == 1:
-            end = time.perf_counter() + SKEW_US * 1e-6
-            while time.perf_counter() < end:
-                pass
-
-    return wait
+    return lambda: pause(SKEW_US) if ranks.rank == 1 else None
 
 
 class NoBarrier:
