@@ -7,6 +7,7 @@ times, and all choose by the same rule. What is chosen is verified before it is 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -194,8 +195,9 @@ def settle(
     ):
         named = {f"{plan.name} #{i}": plan for i in range(copies)}
         order = ranked(*bench.captured(named, QUICK, SETTLE_CAPTURES))
-        right = [name for name in order if bench.verified(name)]
-        found = [bench.taken(name) for name in right[:keep]]
+        # all verified before any is taken, which `bench` would not close
+        right = list(itertools.islice((name for name in order if bench.verified(name)), keep))
+        found = [bench.taken(name) for name in right]
     for reducer in found:
         reducer.end.spin_s = spin_s  # for what is bound from now on
     if found:

@@ -233,6 +233,7 @@ def test_a_plan_that_is_known_is_set_up_several_times_a_slot_each_and_named_as_e
         (tune._Bench, "_chains", 2),
         (tune._Bench, "_replayed", 1),
         (Endpoint, "error", SETUPS + 1),
+        (Endpoint, "error", SETUPS + 4),
         (PreparedReduce, "_allocate", 1),
         (PreparedReduce, "_bind", 1),
     ],
