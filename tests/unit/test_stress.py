@@ -67,3 +67,27 @@ def test_a_lost_rank_is_said(
     assert stress.main(["3", "host:ll-one-8x128"]) == 1
     assert "rank 1 ended" in capsys.readouterr().err
     assert crew.closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["inf", "host:ll-one-8x128"], "expected a number of seconds above 0, found 'inf'"),
+        (["nan", "host:ll-one-8x128"], "expected a number of seconds above 0, found 'nan'"),
+        (["1", "host"], "plan"),
+        (["1", "wire:ll-one-8x128"], "expected host:PLAN or peer:PLAN"),
+        (["1", "host:line128t32-one-8x64"], "64-bit tags"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_ranks_are_started(
+    stress: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(stress, "Crew", lambda world: pytest.fail("ranks were started"))
+    with pytest.raises(SystemExit) as ended:
+        stress.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
