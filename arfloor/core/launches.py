@@ -185,10 +185,13 @@ def _of_said(said: Mapping[int, Said], n: int) -> Launches | None:
     if not said:
         return None
     ids = tuple(sorted(said))
+    # a single value does not know its noise: it is taken to be as noisy as the other launches
+    known = [s.noise for s in said.values() if s.free > 0]
+    typical = sum(known) / len(known) if known else 0.0
     return Launches(
         ids=ids,
         log=np.array([said[k].log for k in ids]),
-        noise=np.array([said[k].noise for k in ids]),
+        noise=np.array([said[k].noise if said[k].free > 0 else typical for k in ids]),
         free=min(said[k].free for k in ids),
         n=n,
     )
@@ -251,12 +254,13 @@ def moments(launches: Launches, spread: Spread | None = None) -> tuple[float, fl
     With a `spread`, the launches' own disagreement is averaged with it, each counting for its degrees of
     freedom (moderated variance, Smyth 2004). Of the variance that all cases share, there were only as
     many observations as launches, so the quantile is weighted between that of the few and that of the
-    many degrees of freedom (Cochran and Cox 1950).
+    many degrees of freedom (Cochran and Cox 1950). Of a single launch of a single replay no spread says
+    how noisy it was: 0 degrees of freedom.
     """
     count = len(launches.log)
     noise = float(np.mean(launches.noise))
     mean = float(np.mean(launches.log))
-    if spread is not None:
+    if spread is not None and (count > 1 or launches.free > 0):
         prior, own = spread.free, count - 1
         variance = (prior * (spread.sd**2 + spread.within * noise) + own * launches.between) / (prior + own)
         few, many = stdtrit(spread.shared_free, 0.975), stdtrit(prior + own, 0.975)

@@ -1,10 +1,12 @@
 """What each statistic says about samples whose making is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from arfloor.core.cases import Case, Samples
-from arfloor.core.launches import of_rounds, over_rounds, trimmed
+from arfloor.core.launches import of_pairs, of_rounds, over_rounds, trimmed
 from arfloor.core.spread import spreads
 from arfloor.core.statistics import (
     aa_spread,
@@ -106,6 +108,30 @@ def test_one_replay_each_gives_a_ratio_but_no_answer():
     for found in (paired_ratio(samples(a), samples(b)), unpaired_ratio(samples(a), samples(b))):
         assert found.ratio.value == pytest.approx(0.5)
         assert (found.answer, found.reason) == ("undecided", "no_interval")
+
+
+def test_a_single_replay_is_not_decided_by_what_other_cases_say_of_their_launches():
+    pairs = [(samples(world(n)), samples(world(n + 50))) for n in range(12)]
+    one = [samples(np.full((1, 1, 1), us)) for us in (21.0, 20.0)]
+    spread, paired = launch_spread([summarise(a) for a, _ in pairs]), pair_spread(pairs)
+    found = latency(one[0], spread=spread)
+    assert (found.lo, found.value, found.hi) == (21.0, 21.0, 21.0)
+    for ratio in (
+        paired_ratio(*one, spread=paired),
+        paired_ratio(*one, by="launch", spread=paired),
+        unpaired_ratio(one[0], pairs[0][1], spread_a=spread, spread_b=spread),
+    ):
+        assert (ratio.answer, ratio.reason) == ("undecided", "no_interval")
+
+
+def test_a_launch_of_one_round_is_as_noisy_as_the_others():
+    many = samples(world(5))
+    few = [s for s in many if s.launch or s.round < 1]
+    other = {(s.launch, s.round): s.us for s in samples(world(6))}
+    pairs = of_pairs({(s.launch, s.round): s.us for s in few}, other)
+    assert pairs.noise[0] == pairs.noise[1] > 0
+    bare = summarise([replace(s, us=s.us[: 1 + 9 * s.launch]) for s in few])
+    assert bare.noise[0] == bare.noise[1] > 0
 
 
 def test_two_launches_that_differ_make_a_wide_interval_and_other_cases_narrow_it():
