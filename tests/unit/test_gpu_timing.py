@@ -139,6 +139,22 @@ def test_a_graph_follows_itself_and_a_wait_before_each_replay_is_let(tmp_path, m
     assert len(before) == len(seen)
 
 
+def test_it_is_the_first_replay_of_a_graph_that_does_not_count(tmp_path, monkeypatch):
+    Gpus(monkeypatch)
+    replay, seen = timing_gpu.Chain.replay_us, set()
+
+    def slow_at_first(chain):
+        us = replay(chain) + (0.0 if id(chain) in seen else 1000.0)
+        seen.add(id(chain))
+        kept.append(chain)  # so that no other gets its id
+        return us
+
+    kept = []
+    monkeypatch.setattr(timing_gpu.Chain, "replay_us", slow_at_first)
+    readings = on_all_ranks(WORLD, lambda group: warm_timer(tmp_path, group).measure(3))[0]
+    assert readings == pytest.approx(3 * [20 + 40 * EACH_US] + 3 * [20 + 8 * EACH_US])
+
+
 def test_what_a_replay_costs_is_all_that_its_round_took(tmp_path, monkeypatch):
     gpus = Gpus(monkeypatch)
     clock = SimpleNamespace(perf_counter=lambda: gpus.clock.now_s, monotonic=time.monotonic)
